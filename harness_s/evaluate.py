@@ -6,14 +6,16 @@
 from __future__ import annotations
 import math
 from typing import Any, Callable, Iterable, Mapping
-import numpy as np
 import polars as pl
-from .core import Task, Sampling, Limits, UserError, derive_seed
+from .core import Task, Sampling, Limits, UserError
 from .harness import Harness
+from .rollout import Job, make_job, run_jobs
 from .stats import rate, wilson, paired_difference, bootstrap_p
+from .store import RunStore, summary_row
 
 # %% auto #0
-__all__ = ['refuse_test', 'open_test', 'score', 'compare', 'unit_name', 'parse_unit', 'at_rank', 'rank_table', 'oracle_bound']
+__all__ = ['refuse_test', 'open_test', 'score', 'compare', 'unit_name', 'parse_unit', 'evaluate', 'at_rank', 'rank_table',
+           'oracle_bound']
 
 # %% ../nbs/61_evaluate.ipynb #01c1ea86
 def refuse_test(tasks: Iterable[Task], stage: str) -> list[Task]:
@@ -65,6 +67,34 @@ def parse_unit(unit: str) -> dict:
     bits = unit.rsplit('-', 3)
     if len(bits) != 4 or not bits[0].startswith('eval-'): return {}
     return dict(arm=bits[0][5:], label=bits[1], step=int(bits[2]), part=int(bits[3]))
+
+# %% ../nbs/61_evaluate.ipynb #e7ee97c8
+def _jobs(tasks: list[Task], choose, k: int, *where) -> list[Job]:
+    return [make_job(t, _pick(choose, t), i, *where) for t in tasks for i in range(k)]
+
+def evaluate(policy, bench, tasks: list[Task], choose: Harness | Mapping[str, Harness], k: int = 3, *, store: RunStore | None = None, arm: str = 'base',
+             label: str = 'h0', step: int = 0, run_seed: int = 0, limits: Limits = Limits(), sampling: Sampling = Sampling(), width: int = 64,
+             unit_tasks: int = 64, tokens: bool = False, run: Callable = run_jobs, progress: Callable[[int, int], None] | None = None) -> pl.DataFrame:
+    """Rollout rows of `k` attempts a task under the chosen harness. Units of `unit_tasks` tasks are written to `store` and read back on resume.
+
+    `arm`, `label` (how the harness was chosen) and `step` name the policy; `tokens` keeps ids and logprobs; `run` executes jobs; `progress(done, total)` in rollouts."""
+    by_id, out, done = {t.id: t for t in tasks}, [], 0
+    for t in tasks: _pick(choose, t)                       # every choice stands before the first rollout
+    for part, start in enumerate(range(0, len(tasks), unit_tasks)):
+        some, unit = tasks[start:start + unit_tasks], unit_name(arm, label, step, part)
+        columns = dict(stage='eval', arm=arm, step=step)
+        if store is None or not store.has('rollouts', unit):
+            jobs = _jobs(some, choose, k, run_seed, 'eval', arm, label, step)
+            tick = (lambda d, _, base=done: progress(base + d, k * len(tasks))) if progress else None
+            trajs = run(policy, bench, jobs, limits, sampling, width=width, progress=tick)
+            if store is not None: store.save_trajectories(unit, trajs, tasks=by_id, tokens=tokens, **columns)
+        done += k * len(some)
+        out.append(pl.read_parquet(store.part('rollouts', unit)) if store is not None else _frame(trajs, by_id, unit, columns))
+    return pl.concat(out, how='vertical_relaxed') if out else pl.DataFrame()
+
+def _frame(trajs, by_id: dict[str, Task], unit: str, columns: dict) -> pl.DataFrame:
+    rows = [summary_row(t, unit=unit, **columns, family=by_id[t.task_id].family, split=by_id[t.task_id].split) for t in trajs]
+    return pl.DataFrame(rows, infer_schema_length=None)
 
 # %% ../nbs/61_evaluate.ipynb #2dc72e00
 def at_rank(frame: pl.DataFrame, rankings: Mapping[str, list[str]], rank: int) -> pl.DataFrame:
