@@ -4,7 +4,7 @@
 
 # %% ../nbs/20_rollout.ipynb #3e330960
 from __future__ import annotations
-import time
+import sys, time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait, FIRST_COMPLETED
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from .policy.base import Completion, Policy, Request
 from .session import HarnessSession
 
 # %% auto #0
-__all__ = ['Job', 'make_job', 'jobs_for', 'Episode', 'guarded', 'Scheduler', 'run_jobs']
+__all__ = ['Job', 'make_job', 'jobs_for', 'Episode', 'guarded', 'Scheduler', 'progress_bar', 'run_jobs']
 
 # %% ../nbs/20_rollout.ipynb #e2e9564d
 @dataclass(slots=True, frozen=True)
@@ -193,17 +193,25 @@ class Scheduler:
                 self.sampler.forget(ep.key); self.finished.append(ep)
 
 # %% ../nbs/20_rollout.ipynb #c9ad15d0
+def progress_bar(total: int, desc: str = '', show: bool | None = None):
+    "A tqdm bar; shown when stderr is a terminal or the code runs in a notebook kernel, unless `show` says otherwise."
+    from tqdm.auto import tqdm
+    live = sys.stderr.isatty() or 'ipykernel' in sys.modules
+    return tqdm(total=total, desc=desc, leave=False, disable=not (live if show is None else show))
+
+# %% ../nbs/20_rollout.ipynb #9eb27823
 def run_jobs(policy: Policy, bench, jobs: list[Job], limits: Limits = Limits(), sampling: Sampling = Sampling(),
-             width: int = 64, workers: int = 8, grace: float = 5.0, progress: Callable[[int, int], None] | None = None) -> list[Trajectory]:
-    "All trajectories, in the order of `jobs`. `progress(done, total)` is called after each batch; `grace`: seconds past `wall_s` before a hung environment is given up."
+             width: int = 64, workers: int = 8, grace: float = 5.0, desc: str = '', show: bool | None = None) -> list[Trajectory]:
+    "All trajectories, in the order of `jobs`. `desc` labels the progress bar; `grace`: seconds past `wall_s` before a hung environment is given up."
     s, queue, order = Scheduler(policy, bench, limits, sampling, width, workers, grace), deque(jobs), {j.id: i for i, j in enumerate(jobs)}
     if len(order) < len(jobs): raise ValueError('two jobs have the same id: give each its own `where`')
     try:
-        while queue or s.asked or s.busy:
-            while queue and len(s.asked) + len(s.busy) < width:
-                ep = s.make(queue.popleft())
-                s.step(ep, ep.start)
-            s.collect()
-            if progress: progress(len(s.finished), len(jobs))
+        with progress_bar(len(jobs), desc, show) as bar:
+            while queue or s.asked or s.busy:
+                while queue and len(s.asked) + len(s.busy) < width:
+                    ep = s.make(queue.popleft())
+                    s.step(ep, ep.start)
+                s.collect()
+                bar.update(len(s.finished) - bar.n)
     finally: s.pool.shutdown(wait=False, cancel_futures=True)
     return [ep.out for ep in sorted(s.finished, key=lambda e: order[e.job.id])]
