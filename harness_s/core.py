@@ -96,6 +96,7 @@ class Observation(Frozen):
     error: bool = False
     empty: bool = False
     more: bool = False      # pagination: there is a further page
+    wrote: bool | None = None   # whether this call wrote, for a tool that may read or write; None = as its ToolSpec says
 
 # %% ../nbs/00_core.ipynb #265a3d63
 class Limits(Frozen):

@@ -24,6 +24,16 @@ class Facts:
     first_use: bool = False
     unread_write: bool = False
 
+    @property
+    def wrote(self) -> bool:
+        "Whether the call wrote: the observation knows best, then the tool's flag."
+        told = self.obs.wrote if self.obs is not None else None
+        return self.spec is not None and (self.spec.writes if told is None else told)
+    @property
+    def read(self) -> bool:
+        "Whether the call read and did not write."
+        return self.spec is not None and self.spec.reads and not self.wrote
+
 HOLDS = {
     'always':                 lambda f, p: True,
     'remaining_steps_lte':    lambda f, p: f.remaining <= p['threshold'],
@@ -33,7 +43,7 @@ HOLDS = {
     'repeated_action':        lambda f, p: f.repeated,
     'first_use_of':           lambda f, p: f.first_use and f.call.name == p['tool'],
     'tool_is':                lambda f, p: f.call is not None and f.call.name == p['tool'],
-    'after_write':            lambda f, p: f.spec is not None and f.spec.writes,
+    'after_write':            lambda f, p: f.wrote,
     'write_without_readback': lambda f, p: f.unread_write,
 }
 
@@ -119,7 +129,7 @@ def _record(self: HarnessSession, call: ToolCall, obs: Observation, remaining: i
     self.remaining = remaining
     facts = self.facts(call, obs)
     if facts.spec is not None and not obs.error:
-        self.unread_write = True if facts.spec.writes else False if facts.spec.reads else self.unread_write
+        self.unread_write = True if facts.wrote else False if facts.read else self.unread_write
     facts.unread_write = self.unread_write
     self._remember(call, obs, facts)
     says, _ = self.fire('after_tool', facts)
@@ -130,8 +140,7 @@ def _record(self: HarnessSession, call: ToolCall, obs: Observation, remaining: i
 
 def _remember(self: HarnessSession, call: ToolCall, obs: Observation, facts: Facts):
     m = self.h.memory
-    hit = {'never': False, 'always': True, 'tool_error': obs.error, 'after_write': facts.spec is not None and facts.spec.writes,
-           'after_read': facts.spec is not None and facts.spec.reads}[m.write_when]
+    hit = {'never': False, 'always': True, 'tool_error': obs.error, 'after_write': facts.wrote, 'after_read': facts.read}[m.write_when]
     if m.enabled and hit:
         self.notes.append(f'{call} : {obs.text}'.replace('\n', ' ')[:m.item_chars])
         del self.notes[:max(0, len(self.notes) - m.max_items)]
