@@ -10,8 +10,9 @@ import polars as pl
 
 # %% auto #0
 __all__ = ['INK', 'GRID', 'PAPER', 'BLUE', 'ORANGE', 'GREEN', 'VERMILION', 'PURPLE', 'SKY', 'YELLOW', 'GREY', 'CYCLE', 'DASHES',
-           'ARMS', 'OUTCOME_COLOURS', 'STATES', 'colour', 'figure', 'empty', 'bars_ci', 'rgba', 'band', 'locality',
-           'complementarity', 'nonstationarity', 'overlap', 'outcome_matrix']
+           'ARMS', 'OUTCOME_COLOURS', 'STATES', 'colour', 'dash', 'figure', 'empty', 'bars_ci', 'rgba', 'band',
+           'locality', 'complementarity', 'nonstationarity', 'overlap', 'outcome_matrix', 'browser', 'write_pngs',
+           'flat', 'save_figures', 'save_figure']
 
 # %% ../nbs/70_plots.ipynb #e2b10cbc
 INK, GRID, PAPER = '#1b1f24', '#e4e7eb', '#ffffff'
@@ -26,29 +27,29 @@ def colour(name: str, i: int = 0) -> str:
     "The fixed colour of an arm, or the i-th of the cycle."
     return ARMS.get(name, CYCLE[i % len(CYCLE)])
 
-# %% ../nbs/70_plots.ipynb #eb5f320f
-def _caption(text: str, width: int = 100) -> str: return '<br>'.join(textwrap.wrap(text, width))
+def dash(name: str, i: int = 0) -> str:
+    "The line style that goes with `colour`."
+    return DASHES[(list(ARMS).index(name) if name in ARMS else i) % len(DASHES)]
 
-def figure(title: str = '', caption: str = '', height: int = 420, x: str = '', y: str = '', percent: str = ''):
-    "An empty Figure in house style; `percent` names the axes ('x', 'y', 'xy') that show shares as percent."
+# %% ../nbs/70_plots.ipynb #eb5f320f
+def _lines(text: str, width: int = 96) -> list[str]: return textwrap.wrap(text, width)
+
+def figure(title: str = '', caption: str = '', height: int = 400, x: str = '', y: str = '', percent: str = ''):
+    "An empty Figure in house style, its caption under the title; `percent` names the axes ('x', 'y', 'xy') that show shares."
     import plotly.graph_objects as go
-    lines = caption and len(textwrap.wrap(caption, 100)) or 0
-    axis = dict(gridcolor=GRID, zerolinecolor='#9aa3ad', linecolor='#9aa3ad', ticks='outside', tickcolor='#9aa3ad', automargin=True)
-    fig = go.Figure(layout=dict(
-        template='none', paper_bgcolor=PAPER, plot_bgcolor=PAPER, font=dict(family='DejaVu Sans, Arial, sans-serif', size=13, color=INK), colorway=CYCLE,
-        title=dict(text=title, x=0, xref='paper', xanchor='left', font=dict(size=16), y=0.98, yanchor='top', yref='container'), height=height + 18 * lines,
-        margin=dict(l=64, r=20, t=76 if title else 40, b=60 + 18 * lines), legend=dict(orientation='h', x=0, y=1.01, yanchor='bottom', font=dict(size=12)),
-        xaxis=dict(axis, title=dict(text=x), tickformat='.0%' if 'x' in percent else None), yaxis=dict(axis, title=dict(text=y), tickformat='.0%' if 'y' in percent else None),
-        hoverlabel=dict(bgcolor='white', font_size=12)))
-    if caption:
-        fig.add_annotation(text=_caption(caption), x=0, xref='paper', xanchor='left', y=0, yref='paper', yanchor='top', yshift=-52, showarrow=False,
-                           align='left', font=dict(size=11, color='#4a525a'))
-    return fig
+    lines, small = _lines(caption), dict(size=11, color='#4a525a')
+    axis = lambda name, text: dict(gridcolor=GRID, zerolinecolor='#9aa3ad', linecolor='#9aa3ad', ticks='outside', tickcolor='#9aa3ad', automargin=True,
+                                   title=dict(text=text, font=dict(size=13), standoff=8), tickformat='.0%' if name in percent else None)
+    return go.Figure(layout=dict(
+        template='none', paper_bgcolor=PAPER, plot_bgcolor=PAPER, font=dict(family='DejaVu Sans, Arial, sans-serif', size=12, color=INK), colorway=CYCLE,
+        title=dict(text=title, subtitle=dict(text='<br>'.join(lines), font=small), x=0.012, xref='container', xanchor='left', font=dict(size=16), y=1, yref='container', yanchor='top', pad=dict(t=12)),
+        height=height + 15 * len(lines), margin=dict(l=64, r=20, t=76 + 15 * len(lines), b=48), xaxis=axis('x', x), yaxis=axis('y', y),
+        legend=dict(orientation='h', x=0, y=1.01, yanchor='bottom', font=dict(size=12)), hoverlabel=dict(bgcolor='white', font_size=12)))
 
 def empty(title: str, why: str):
     "A figure that says in words why there is nothing to draw."
     fig = figure(title, height=220).update_xaxes(visible=False).update_yaxes(visible=False)
-    return fig.add_annotation(text=_caption(why, 80), x=.5, y=.5, xref='paper', yref='paper', showarrow=False, font=dict(size=14))
+    return fig.add_annotation(text='<br>'.join(_lines(why, 80)), x=.5, y=.5, xref='paper', yref='paper', showarrow=False, font=dict(size=14))
 
 # %% ../nbs/70_plots.ipynb #25ad387f
 def bars_ci(value: list, low: list, high: list) -> dict:
@@ -63,14 +64,14 @@ def rgba(colour: str, alpha: float) -> str:
 
 def band(fig, x: list, low: list, high: list, colour: str, group: str = ''):
     "A shaded interval behind a line."
-    fig.add_scatter(x=[*x, *x[::-1]], y=[*high, *low[::-1]], fill='toself', fillcolor=rgba(colour, .16), line=dict(width=0), hoverinfo='skip', showlegend=False, legendgroup=group)
+    fig.add_scatter(x=[*x, *x[::-1]], y=[*high, *low[::-1]], mode='lines', fill='toself', fillcolor=rgba(colour, .16), line=dict(width=0), hoverinfo='skip', showlegend=False, legendgroup=group)
 
 def _n(df: pl.DataFrame) -> str:
     "What stands behind a frame, for its caption."
     lo, hi = (int(df['n'].min()), int(df['n'].max())) if len(df) else (0, 0)
     seed = f", seed {df['seed'][0]}" if 'seed' in df.columns and len(df) else ''
     missing = int(df['n_missing'].sum()) if 'n_missing' in df.columns else 0
-    return f"n {lo if lo == hi else f'{lo} to {hi}'}, missing {missing}{seed}"
+    return f"n {lo if lo == hi else f'{lo} to {hi}'}, missing {missing}{seed}".replace(' ', '\u00a0').replace(',\u00a0', ', ')
 
 # %% ../nbs/70_plots.ipynb #5a09e362
 def locality(df: pl.DataFrame, names: dict[str, str] | None = None, title: str = 'Locality: repaired and regressed tasks against H0'):
@@ -93,7 +94,7 @@ def complementarity(cov: pl.DataFrame, singles: pl.DataFrame | None = None, titl
     if not len(cov): return empty(title, 'No validation task was run under H0 and under siblings.')
     last = cov.row(-1, named=True)
     verdict = f"At K = {last['k']}: union minus H0 pass@K {100 * last['diff']:+.1f} points [{100 * last['diff_low']:+.1f}, {100 * last['diff_high']:+.1f}]."
-    fig = figure(title, f'{verdict} Bands: 95 %, clustered by family. {_n(cov)}.', x='rollouts K', y='tasks solved', percent='y')
+    fig = figure(title, f'{verdict} Bands: 95 %, clustered by family. {_n(cov.tail(1))}.', x='rollouts K', y='tasks solved', percent='y')
     if singles is not None and len(singles):
         s = singles.sort('value', descending=True).head(len(cov))
         fig.add_bar(x=list(range(1, len(s) + 1)), y=s['value'].to_list(), name='single siblings (sorted)', marker_color='#d5dae0', hovertext=s['harness_id'].to_list(), width=.6)
@@ -150,3 +151,46 @@ def outcome_matrix(df: pl.DataFrame, names: dict[str, str] | None = None, title:
                     customdata=[[(t, h) for h in hs] for t in tasks], hovertext=[[f'{t}<br>{h}: {v}' for h, v in zip(label, row)] for t, row in zip(tasks, cells)], hoverinfo='text',
                     colorbar=dict(tickvals=[0, 1, 2, 3], ticktext=list(STATES), thickness=12, outlinewidth=1))
     return fig.update_yaxes(autorange='reversed', showticklabels=len(tasks) <= 60, tickfont=dict(size=9), showgrid=False, ticks='').update_xaxes(tickangle=-45, showgrid=False)
+
+# %% ../nbs/70_plots.ipynb #93e83974
+def browser() -> str | None:
+    "Path of a Chromium or Chrome that kaleido can drive, or None (kaleido absent counts as none)."
+    import importlib.util, os, shutil
+    if importlib.util.find_spec('kaleido') is None: return None
+    found = os.environ.get('BROWSER_PATH') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'chrome'))), None)
+    if found: os.environ.setdefault('BROWSER_PATH', found)
+    return found
+
+_told: set[str] = set()
+def _no_png(why: str):
+    if why not in _told: _told.add(why); warnings.warn(f'figures are saved without PNG: {why}', stacklevel=3)
+
+def write_pngs(figs: dict[Path, object], width: int = 760, scale: float = 2) -> list[Path]:
+    "Write each Figure as PNG, with one browser for all. [] and a single warning when none can be had."
+    if not figs: return []
+    if not browser(): _no_png("no kaleido with a Chromium here (pip install kaleido; apt-get install chromium)"); return []
+    import plotly.io as pio
+    try: pio.write_images(list(figs.values()), [str(p) for p in figs], format='png', width=width, scale=scale)
+    except Exception as e: _no_png(f'the browser failed ({type(e).__name__}: {str(e)[:200]})'); return []       # a picture is never worth a run
+    return [p for p in figs if p.is_file()]
+
+# %% ../nbs/70_plots.ipynb #418ed453
+def flat(data: pl.DataFrame) -> pl.DataFrame:
+    "The frame with list columns joined to text, so that it fits a CSV."
+    return data.with_columns(pl.col(c).cast(pl.List(pl.String)).list.join(' ') for c, t in data.schema.items() if isinstance(t, pl.List))
+
+def save_figures(figs: dict, folder: Path | str, shared_js: bool = False, png: bool = True) -> dict[str, dict[str, Path]]:
+    "`figs` {name: (Figure, data)} to folder/name.html, .csv and .png; returns the paths that were written, by name and kind."
+    folder, out = Path(folder), {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (fig, data) in figs.items():
+        out[name] = dict(html=folder/f'{name}.html', csv=folder/f'{name}.csv')
+        fig.write_html(out[name]['html'], include_plotlyjs='directory' if shared_js else True, full_html=True, div_id=name)
+        flat(data).write_csv(out[name]['csv'])
+    for p in write_pngs({folder/f'{n}.png': f for n, (f, _) in figs.items()} if png else {}): out[p.stem]['png'] = p
+    return out
+
+def save_figure(fig, path: Path | str, data: pl.DataFrame, **kw) -> dict[str, Path]:
+    "One figure to path.html, path.csv and path.png (`path` has no suffix)."
+    path = Path(path)
+    return save_figures({path.name: (fig, data)}, path.parent, **kw)[path.name]
