@@ -4,14 +4,14 @@
 
 # %% ../../nbs/52_trainer.ipynb #330bde6d
 from __future__ import annotations
-import json, math, os, random, shutil, tempfile, time
+import math, os, tempfile, time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Callable, Sequence
 import numpy as np, torch
 from ..config import TrainConfig
 from ..core import Frozen, Sampling, UserError
-from ..store import atomic, read_json
+from .checkpoint import load_weights, newest, optimizer_tensors, read_metrics, restore_optimizer, set_rng_state, write_checkpoint, write_metrics
 from .group import Batch, Group, signals, train_rows
 from .loss import MicroBatch, add_policy_head, collate, plan_micro_batches, score, token_loss
 os.environ.setdefault('HF_HUB_DISABLE_TELEMETRY', '1')
@@ -20,8 +20,7 @@ from transformers import TrainerCallback, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 # %% auto #0
-__all__ = ['LORA_TARGETS', 'QUANTILES', 'TrainerOptions', 'lora_config', 'grpo_args', 'RescueTrainer', 'token_stats',
-           'write_metrics', 'optimizer_tensors', 'restore_optimizer', 'rng_state', 'set_rng_state', 'load_weights']
+__all__ = ['LORA_TARGETS', 'QUANTILES', 'TrainerOptions', 'lora_config', 'grpo_args', 'RescueTrainer', 'token_stats']
 
 # %% ../../nbs/52_trainer.ipynb #aa214ef7
 class TrainerOptions(Frozen):
@@ -85,7 +84,7 @@ class RescueTrainer(GRPOTrainer):
         _check(sampling)
         self.policy, self.collect, self.cfg, self.sampling, self.opt, self.arm, self.on_update = policy, collect, cfg, sampling, options, arm, on_update
         self.folder = Path(folder) if folder else None
-        self.updates_done, self.rows, self._batch, self._stats, self._pending = 0, [], None, [], None
+        self._goal, self.updates_done, self.rows, self._batch, self._stats, self._pending = cfg.updates, 0, [], None, [], None
         device = next(policy.model.parameters()).device.type
         args = grpo_args(cfg, options, sampling.temperature, device, Path(tempfile.gettempdir())/'harness_s', seed)
         lora = lora_config(policy.model, cfg.lora_rank, options.lora_alpha) if cfg.lora_rank else None
@@ -93,6 +92,8 @@ class RescueTrainer(GRPOTrainer):
                          peft_config=lora, callbacks=[_Hooks(self)])
         self.remove_callback(PrinterCallback)
         add_policy_head(self.model.get_base_model() if lora else self.model)
+        policy.model = self.model            # with LoRA: the PEFT model
+        _tell(policy)
         self.model.eval()
 
     def _send_telemetry(self): "A laptop-first tool does not phone home."
@@ -192,6 +193,10 @@ def token_stats(stats: list[tuple]) -> dict:
         out |= {f'{name}_q{round(100 * q):02d}': float(np.quantile(x, q)) if x.size else None for q in QUANTILES}
     return out
 
+def _tell(policy):
+    "The policy's weights are new: its caches and its fingerprint are stale."
+    if hasattr(policy, 'weights_changed'): policy.weights_changed()
+
 def _gathered(self) -> list[tuple]:
     if self.accelerator.num_processes == 1: return self._stats
     from accelerate.utils import gather_object
@@ -209,7 +214,7 @@ def _after_step(self):
                **{f'seconds_{k}': v for k, v in seconds.items()})
     self.updates_done += 1
     self._batch, self._stats, self._buffered_inputs = None, [], None
-    if hasattr(self.policy, 'refresh'): self.policy.refresh()
+    _tell(self.policy)
     self._finish(row)
 RescueTrainer._after_step = _after_step
 
@@ -224,11 +229,6 @@ def _finish(self, row: dict):
         if self.opt.report_to and isinstance(v, (int, float)): self._metrics['train'][k].append(v)
     if self.on_update and self.accelerator.is_main_process: self.on_update(row)
 
-def write_metrics(folder: Path, rows: list[dict]):
-    "metrics.parquet, one row an update, atomically."
-    import polars as pl
-    with atomic(Path(folder)/'metrics.parquet') as tmp: pl.DataFrame(rows, infer_schema_length=None).write_parquet(tmp)
-
 def _run(self, updates: int | None = None) -> list[dict]:
     "Train up to `updates` in all (the config's number by default); resumes from the newest checkpoint. The metrics rows."
     self._goal = self.cfg.updates if updates is None else updates
@@ -242,65 +242,20 @@ def _run(self, updates: int | None = None) -> list[dict]:
 RescueTrainer._finish, RescueTrainer.run = _finish, _run
 
 # %% ../../nbs/52_trainer.ipynb #38435613
-def optimizer_tensors(optimizer, names: dict[int, str]) -> dict[str, torch.Tensor]:
-    "{'name|exp_avg': tensor, ...} of a torch optimiser. `names` maps id(parameter) to its name."
-    out = {}
-    for p, state in optimizer.state.items():
-        for k, v in state.items(): out[f'{names[id(p)]}|{k}'] = torch.as_tensor(v).detach().cpu().contiguous().clone()
-    return out
-
-def restore_optimizer(optimizer, tensors: dict[str, torch.Tensor], params: dict[str, torch.Tensor]):
-    "Put saved tensors back. Parameters without an entry had no step yet and stay without state."
-    for key, v in tensors.items():
-        name, _, field = key.rpartition('|')
-        p = params[name]
-        optimizer.state.setdefault(p, {})[field] = v.clone() if field == 'step' else v.to(p.device, copy=True)
-
-def rng_state() -> dict:
-    "Python, numpy and torch random states as JSON values."
-    v, keys, gauss = random.getstate()
-    n = np.random.get_state()
-    return dict(python=[v, list(keys), gauss], numpy=[n[0], n[1].tolist(), *n[2:]], torch=torch.get_rng_state().tolist())
-
-def set_rng_state(s: dict):
-    random.setstate((s['python'][0], tuple(s['python'][1]), s['python'][2]))
-    np.random.set_state(tuple([s['numpy'][0], np.array(s['numpy'][1], np.uint32), *s['numpy'][2:]]))
-    torch.set_rng_state(torch.tensor(s['torch'], dtype=torch.uint8))
-
-# %% ../../nbs/52_trainer.ipynb #14963162
-def _checkpoints(folder: Path) -> list[Path]:
-    "Complete checkpoints of a training folder, oldest first."
-    return sorted(p for p in (Path(folder)/'checkpoints').glob('[0-9]*') if (p/'state.json').is_file())
-
-def _save(self) -> Path:
-    "Write checkpoints/<updates>/ whole or not at all; the optimiser state of older ones is dropped unless it is to be kept."
-    from safetensors.torch import save_file
-    final = self.folder/'checkpoints'/f'{self.updates_done:05d}'
+def _save(self):
+    "Write a checkpoint of now (sharded models are gathered on the main process)."
     if self.is_fsdp_enabled: weights, optim = _full_state(self)
-    else: weights, optim = None, optimizer_tensors(_inner(self.optimizer), {id(p): n for n, p in self.model.named_parameters()}) if self.optimizer else {}
-    if not self.accelerator.is_main_process: return final
-    tmp = final.with_name(f'.tmp-{final.name}')
-    shutil.rmtree(tmp, ignore_errors=True); tmp.mkdir(parents=True)
-    try:
-        self.accelerator.unwrap_model(self.model).save_pretrained(tmp, state_dict=weights)
-        self._tokenizer.save_pretrained(tmp)
-        save_file(optim, tmp/'optimizer.safetensors')
-        router = self.collect.state() if hasattr(self.collect, 'state') else {}
-        (tmp/'state.json').write_text(json.dumps(dict(updates=self.updates_done, lora=bool(self.cfg.lora_rank), rng=rng_state(), router=router)))
-        _sync(tmp)
-        if final.exists(): shutil.rmtree(final)
-        tmp.rename(final)
-    except OSError as e: raise UserError(f'cannot write {final}: {e.strerror or e}: free some space or choose another folder; earlier checkpoints are unharmed') from e
-    for old in _checkpoints(self.folder)[:-1]:
-        if not self.opt.keep_optimizer: (old/'optimizer.safetensors').unlink(missing_ok=True)
-    return final
+    else:
+        names = {id(p): n for n, p in self.model.named_parameters()}
+        weights, optim = None, optimizer_tensors(_inner(self.optimizer), names) if self.optimizer else {}
+    if not self.accelerator.is_main_process: return
+    def save_model(path):
+        self.accelerator.unwrap_model(self.model).save_pretrained(path, state_dict=weights)
+        self._tokenizer.save_pretrained(path)
+    router = self.collect.state() if hasattr(self.collect, 'state') else {}
+    write_checkpoint(self.folder, self.updates_done, save_model, optim, dict(lora=bool(self.cfg.lora_rank), router=router), self.opt.keep_optimizer)
 
 def _inner(optimizer): return getattr(optimizer, 'optimizer', optimizer)
-
-def _sync(folder: Path):
-    "Flush every file of a folder to disk."
-    for p in folder.iterdir():
-        with open(p, 'rb') as f: os.fsync(f.fileno())
 
 def _full_state(self):
     "Weights and optimiser tensors of a sharded model, gathered on the main process."
@@ -308,46 +263,25 @@ def _full_state(self):
     opts = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = get_optimizer_state_dict(self.model, _inner(self.optimizer), options=opts)['state']
     return get_model_state_dict(self.model, options=opts), {f'{n}|{k}': torch.as_tensor(v).contiguous() for n, s in state.items() for k, v in s.items()}
-RescueTrainer.save_checkpoint = _save
 
-# %% ../../nbs/52_trainer.ipynb #2dae2b31
 def _load(self) -> bool:
     "Go on from the newest checkpoint of `folder`. False when there is none."
     from safetensors.torch import load_file
-    found = [p for p in _checkpoints(self.folder) if (p/'optimizer.safetensors').is_file()]
-    if not found: return False
-    path, state = found[-1], read_json(found[-1]/'state.json')
+    found = newest(self.folder)
+    if found is None: return False
+    path, state = found
     if state['lora'] != bool(self.cfg.lora_rank): raise UserError(f"{path} was trained {'with' if state['lora'] else 'without'} LoRA: set train.lora_rank as it was, or choose another folder")
     load_weights(self.accelerator.unwrap_model(self.model), path)
-    self._pending = load_file(path/'optimizer.safetensors')
-    self.updates_done = state['updates']
+    self._pending, self.updates_done = load_file(path/'optimizer.safetensors'), state['updates']
     set_rng_state(state['rng'])
     if hasattr(self.collect, 'restore'): self.collect.restore(state['router'])
-    self.rows = [r for r in _read_metrics(self.folder) if r['step'] < self.updates_done]
-    if hasattr(self.policy, 'refresh'): self.policy.refresh()
+    self.rows = [r for r in read_metrics(self.folder) if r['step'] < self.updates_done]
+    _tell(self.policy)
     return True
-
-def load_weights(model, path: Path):
-    "Read a checkpoint's weights (full or adapter) into `model`, in place."
-    from safetensors.torch import load_file
-    if (path/'adapter_model.safetensors').is_file():
-        from peft import set_peft_model_state_dict
-        set_peft_model_state_dict(model, load_file(path/'adapter_model.safetensors')); return
-    files = sorted(path.glob('model*.safetensors'))
-    if not files: raise UserError(f'{path} holds no weights: restore it, or delete the folder to start from the checkpoint before')
-    got = {k: v for f in files for k, v in load_file(f).items()}
-    missing, unknown = model.load_state_dict(got, strict=False)
-    if unknown or set(missing) - set(getattr(model, '_tied_weights_keys', None) or {}): raise UserError(f'{path} is of another model (e.g. {[*unknown, *missing][:3]}): choose another folder')
-    model.tie_weights()
-
-def _read_metrics(folder: Path) -> list[dict]:
-    import polars as pl
-    p = Path(folder)/'metrics.parquet'
-    return pl.read_parquet(p).to_dicts() if p.is_file() else []
 
 def _create_optimizer(self, model=None):
     opt = GRPOTrainer.create_optimizer(self, model)
     if self._pending is not None:
         restore_optimizer(_inner(opt), self._pending, dict(self.model.named_parameters())); self._pending = None
     return opt
-RescueTrainer.load_checkpoint, RescueTrainer.create_optimizer = _load, _create_optimizer
+RescueTrainer.save_checkpoint, RescueTrainer.load_checkpoint, RescueTrainer.create_optimizer = _save, _load, _create_optimizer
