@@ -14,8 +14,8 @@ from .stats import rate, wilson, paired_difference, bootstrap_p
 from .store import RunStore, summary_row
 
 # %% auto #0
-__all__ = ['refuse_test', 'open_test', 'score', 'compare', 'unit_name', 'parse_unit', 'evaluate', 'at_rank', 'rank_table',
-           'oracle_bound']
+__all__ = ['refuse_test', 'open_test', 'score', 'compare', 'unit_name', 'parse_unit', 'evaluate', 'cover', 'at_rank',
+           'rank_table', 'oracle_bound']
 
 # %% ../nbs/61_evaluate.ipynb #01c1ea86
 def refuse_test(tasks: Iterable[Task], stage: str) -> list[Task]:
@@ -60,6 +60,7 @@ def _pick(choose: Harness | Mapping[str, Harness], task: Task) -> Harness:
 
 def unit_name(arm: str, label: str, step: int, part: int) -> str:
     "Name of one unit of evaluation rollouts; `label` says how the harness was chosen (h0, rank1, ...)."
+    if '-' in label: raise UserError(f"evaluate: label '{label}' contains '-': use letters, digits and '_'")
     return f'eval-{arm}-{label}-{step:05d}-{part:04d}'
 
 def parse_unit(unit: str) -> dict:
@@ -95,6 +96,23 @@ def evaluate(policy, bench, tasks: list[Task], choose: Harness | Mapping[str, Ha
 def _frame(trajs, by_id: dict[str, Task], unit: str, columns: dict) -> pl.DataFrame:
     rows = [summary_row(t, unit=unit, **columns, family=by_id[t.task_id].family, split=by_id[t.task_id].split) for t in trajs]
     return pl.DataFrame(rows, infer_schema_length=None)
+
+# %% ../nbs/61_evaluate.ipynb #e759efb1
+def cover(policy, bench, tasks: list[Task], harnesses: list[Harness], k: int = 8, *, store: RunStore | None = None, run_seed: int = 0, step: int = 0, limits: Limits = Limits(),
+          sampling: Sampling = Sampling(), width: int = 64, run: Callable = run_jobs, progress: Callable[[int, int], None] | None = None) -> pl.DataFrame:
+    "Rollout rows (stage `cover`): `k` under `harnesses[0]` = H0 and one under each other, for each task. One unit a harness."
+    refuse_test(tasks, 'cover'); out, done, total = [], 0, len(tasks) * (k + len(harnesses) - 1)
+    by_id, columns = {t.id: t for t in tasks}, dict(stage='cover', arm='', step=step)
+    for i, h in enumerate(harnesses):
+        n, unit = k if i == 0 else 1, f'cover-{step:05d}-{i:03d}-{h.id}'
+        if store is None or not store.has('rollouts', unit):
+            jobs = [make_job(t, h, j, run_seed, 'cover', step, paired=True) for t in tasks for j in range(n)]
+            tick = (lambda d, _, base=done: progress(base + d, total)) if progress else None
+            trajs = run(policy, bench, jobs, limits, sampling, width=width, progress=tick)
+            if store is not None: store.save_trajectories(unit, trajs, tasks=by_id, tokens=False, **columns)
+        done += n * len(tasks)
+        out.append(pl.read_parquet(store.part('rollouts', unit)) if store is not None else _frame(trajs, by_id, unit, columns))
+    return pl.concat(out, how='vertical_relaxed')
 
 # %% ../nbs/61_evaluate.ipynb #2dc72e00
 def at_rank(frame: pl.DataFrame, rankings: Mapping[str, list[str]], rank: int) -> pl.DataFrame:

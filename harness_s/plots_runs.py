@@ -5,10 +5,11 @@
 # %% ../nbs/71_plots_runs.ipynb #6519ecc8
 from __future__ import annotations
 import polars as pl
+from .analyze.signals import RATIOS, by_stage
 from .plots import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, _n
 
 # %% auto #0
-__all__ = ['RATIOS', 'TITLES', 'scores', 'differences', 'by_stage', 'signal', 'lineage', 'ranks', 'costs']
+__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs']
 
 # %% ../nbs/71_plots_runs.ipynb #a47cca65
 def scores(df: pl.DataFrame, title: str = 'Test success by arm', k: int = 3):
@@ -36,23 +37,8 @@ def differences(df: pl.DataFrame, title: str = 'Paired differences'):
     return fig.add_vline(x=0, line_color=INK, line_width=1).update_yaxes(autorange='reversed')
 
 # %% ../nbs/71_plots_runs.ipynb #b54f182c
-RATIOS = {'effective_group_rate': ('n_effective', 'n_groups'), 'effective_token_share': ('effective_tokens', 'n_tokens'), 'rescue_success': ('rescue_solved', 'n_rescued')}
 TITLES = {'effective_group_rate': 'Effective groups', 'effective_token_share': 'Effective token share', 'rescue_success': 'Rescue success', 'reward': 'Reward of kept rollouts',
           'reward_first': 'Reward of first rollouts (H0)', 'entropy': 'Entropy', 'clip_share': 'Clipped tokens', 'w_mean': 'Mean weight w', 'rollouts': 'Rollouts per update'}
-
-def _with_parts(m: pl.DataFrame) -> pl.DataFrame:
-    "Metrics with the numerators that a row states only as a share."
-    if 'effective_tokens' not in m.columns and {'effective_token_share', 'n_tokens'} <= set(m.columns): m = m.with_columns(effective_tokens=pl.col('effective_token_share').fill_null(0) * pl.col('n_tokens'))
-    if 'rescue_solved' not in m.columns and {'rescue_success', 'n_rescued'} <= set(m.columns): m = m.with_columns(rescue_solved=pl.col('rescue_success').fill_null(0) * pl.col('n_rescued'))
-    return m
-
-def by_stage(metrics: pl.DataFrame, signal: str, size: int = 10, by: tuple[str, ...] = ('arm', 'seed')) -> pl.DataFrame:
-    "Rows: the `by` columns, stage (last update in it), value, n (denominator; updates for plain means). `step` counts from 0; size 1 = each update."
-    m = _with_parts(metrics); by = [b for b in by if b in m.columns]
-    num, den = RATIOS.get(signal, (None, None))
-    value, n = (pl.col(num).sum() / pl.col(den).sum(), pl.col(den).sum()) if num in m.columns else (pl.col(signal).mean(), pl.col(signal).count())
-    g = m.with_columns(stage=(pl.col('step') // size + 1) * size).group_by(*by, 'stage').agg(value=value, n=n.cast(pl.Int64)).sort(*by, 'stage')
-    return g.filter(pl.col('value').is_not_null() & pl.col('value').is_finite())
 
 # %% ../nbs/71_plots_runs.ipynb #f0a177bc
 def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None = None):
