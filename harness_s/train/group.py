@@ -91,7 +91,7 @@ def signals(groups: Sequence[Group]) -> dict:
         rescue_success=_share(sum(g.solved for g in rescued), len(rescued)),
         reward=_mean([t.reward for t in valid]), reward_first=_mean([r for g in first for r in g.rewards]),
         n_valid=len(valid), missing=len(kept) + len(thrown) - len(valid) - sum(len(g.replaced.valid) for g in rescued),
-        n_tokens=n_tok, n_context_tokens=sum(t.n_tokens for t in valid) - n_tok, entropy=_share(-logq, n_tok),
+        n_sampled_tokens=sum(t.n_policy_tokens for t in kept + thrown), n_tokens=n_tok, n_context_tokens=sum(t.n_tokens for t in valid) - n_tok, entropy=_share(-logq, n_tok),
         rollouts=len(kept) + len(thrown), rollouts_kept=len(kept), rollouts_discarded=len(thrown),
         rollouts_rescue=sum(len(g.trajectories) for g in rescued), context_splits=sum(t.splits for t in valid))
 
