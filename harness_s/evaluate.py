@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Iterable, Mapping
 import polars as pl
-from .core import Task, Sampling, Limits, UserError
+from .core import Task, Sampling, Limits, UserError, content_hash, derive_seed
 from .harness import Harness
 from .rollout import Job, make_job, run_jobs
 from .stats import rate, wilson, paired_difference, bootstrap_p
@@ -70,26 +70,26 @@ def parse_unit(unit: str) -> dict:
     return dict(arm=bits[0][5:], label=bits[1], step=int(bits[2]), part=int(bits[3]))
 
 # %% ../nbs/61_evaluate.ipynb #e7ee97c8
-def _jobs(tasks: list[Task], choose, k: int, *where) -> list[Job]:
-    return [make_job(t, _pick(choose, t), i, *where) for t in tasks for i in range(k)]
+def _jobs(tasks: list[Task], choose, k: int, run_seed: int, *where) -> list[Job]:
+    "Attempt i of a task has the same seed in every arm and under every harness, so that differences are paired down to the random numbers."
+    job = lambda t, h, i: Job(content_hash([run_seed, 'eval', *where, t.id, h.id, i], 16), t, h, i, derive_seed(run_seed, 'eval', t.id, i))
+    return [job(t, _pick(choose, t), i) for t in tasks for i in range(k)]
 
 def evaluate(policy, bench, tasks: list[Task], choose: Harness | Mapping[str, Harness], k: int = 3, *, store: RunStore | None = None, arm: str = 'base',
              label: str = 'h0', step: int = 0, run_seed: int = 0, limits: Limits = Limits(), sampling: Sampling = Sampling(), width: int = 64,
-             unit_tasks: int = 64, tokens: bool = False, run: Callable = run_jobs, progress: Callable[[int, int], None] | None = None) -> pl.DataFrame:
+             unit_tasks: int = 64, tokens: bool = False, run: Callable = run_jobs) -> pl.DataFrame:
     """Rollout rows of `k` attempts a task under the chosen harness. Units of `unit_tasks` tasks are written to `store` and read back on resume.
 
-    `arm`, `label` (how the harness was chosen) and `step` name the policy; `tokens` keeps ids and logprobs; `run` executes jobs; `progress(done, total)` in rollouts."""
-    by_id, out, done = {t.id: t for t in tasks}, [], 0
+    `arm`, `label` (how the harness was chosen) and `step` name the policy; `tokens` keeps ids and logprobs; `run` executes jobs."""
+    by_id, out = {t.id: t for t in tasks}, []
     for t in tasks: _pick(choose, t)                       # every choice stands before the first rollout
     for part, start in enumerate(range(0, len(tasks), unit_tasks)):
         some, unit = tasks[start:start + unit_tasks], unit_name(arm, label, step, part)
         columns = dict(stage='eval', arm=arm, step=step)
         if store is None or not store.has('rollouts', unit):
-            jobs = _jobs(some, choose, k, run_seed, 'eval', arm, label, step)
-            tick = (lambda d, _, base=done: progress(base + d, k * len(tasks))) if progress else None
-            trajs = run(policy, bench, jobs, limits, sampling, width=width, progress=tick)
+            jobs = _jobs(some, choose, k, run_seed, arm, label, step)
+            trajs = run(policy, bench, jobs, limits, sampling, width=width, desc=unit)
             if store is not None: store.save_trajectories(unit, trajs, tasks=by_id, tokens=tokens, **columns)
-        done += k * len(some)
         out.append(pl.read_parquet(store.part('rollouts', unit)) if store is not None else _frame(trajs, by_id, unit, columns))
     return pl.concat(out, how='vertical_relaxed') if out else pl.DataFrame()
 
@@ -99,18 +99,16 @@ def _frame(trajs, by_id: dict[str, Task], unit: str, columns: dict) -> pl.DataFr
 
 # %% ../nbs/61_evaluate.ipynb #e759efb1
 def cover(policy, bench, tasks: list[Task], harnesses: list[Harness], k: int = 8, *, store: RunStore | None = None, run_seed: int = 0, step: int = 0, limits: Limits = Limits(),
-          sampling: Sampling = Sampling(), width: int = 64, run: Callable = run_jobs, progress: Callable[[int, int], None] | None = None) -> pl.DataFrame:
+          sampling: Sampling = Sampling(), width: int = 64, run: Callable = run_jobs) -> pl.DataFrame:
     "Rollout rows (stage `cover`): `k` under `harnesses[0]` = H0 and one under each other, for each task. One unit a harness."
-    refuse_test(tasks, 'cover'); out, done, total = [], 0, len(tasks) * (k + len(harnesses) - 1)
+    refuse_test(tasks, 'cover'); out = []
     by_id, columns = {t.id: t for t in tasks}, dict(stage='cover', arm='', step=step)
     for i, h in enumerate(harnesses):
         n, unit = k if i == 0 else 1, f'cover-{step:05d}-{i:03d}-{h.id}'
         if store is None or not store.has('rollouts', unit):
             jobs = [make_job(t, h, j, run_seed, 'cover', step, paired=True) for t in tasks for j in range(n)]
-            tick = (lambda d, _, base=done: progress(base + d, total)) if progress else None
-            trajs = run(policy, bench, jobs, limits, sampling, width=width, progress=tick)
+            trajs = run(policy, bench, jobs, limits, sampling, width=width, desc=unit)
             if store is not None: store.save_trajectories(unit, trajs, tasks=by_id, tokens=False, **columns)
-        done += n * len(tasks)
         out.append(pl.read_parquet(store.part('rollouts', unit)) if store is not None else _frame(trajs, by_id, unit, columns))
     return pl.concat(out, how='vertical_relaxed')
 

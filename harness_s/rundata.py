@@ -110,13 +110,18 @@ def cost_table(store: RunStore) -> pl.DataFrame:
                                             env_steps=pl.col('env_steps').sum(), rollout_s=pl.col('wall_s').sum()).sort('stage', 'arm').collect())
 
 def ledger(store: RunStore) -> dict:
-    "Wall seconds by stage and the peak memory, added up over the processes of a run."
-    seconds: dict[str, float] = {}; peak = 0.0
-    for p in sorted(store.path.glob('ledger/*.json')):
-        for k, v in store.read_json(f'ledger/{p.name}').items():
-            if k == 'peak_rss_mb': peak = max(peak, v)
-            else: seconds[k] = seconds.get(k, 0.0) + v
-    return dict(seconds=seconds, wall_s=sum(seconds.values()), peak_rss_mb=peak)
+    """Seconds by stage (`arms` apart: it is the wall time of the arms together), wall seconds and peak memory of a run.
+
+    Memory is an upper bound: the main process and as many arm processes as run at the same time, each at its own peak."""
+    clocks = {p.stem: store.read_json(f'clock/{p.name}') for p in sorted(store.path.glob('clock/*.json'))}
+    peaks, main = {n: c.pop('peak_rss_mb', 0.0) for n, c in clocks.items()}, clocks.get('main', {})
+    seconds: dict[str, float] = {}
+    for c in clocks.values():
+        for k, v in c.items():
+            if k != 'arms': seconds[k] = seconds.get(k, 0.0) + v
+    jobs = store.run.get('config', {}).get('jobs', 1)
+    others = sorted((v for n, v in peaks.items() if n != 'main'), reverse=True)[:jobs]
+    return dict(seconds=seconds, wall_s=sum(main.values()), peak_rss_mb=peaks.get('main', 0.0) + sum(others))
 
 def stamp(store: RunStore) -> dict:
     "What every page and report carries: run, name, seed, status, commit, versions."

@@ -4,7 +4,7 @@
 
 # %% ../nbs/04_store.ipynb #02f47141
 from __future__ import annotations
-import json, os, tempfile
+import io, json, os, tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterable
@@ -63,6 +63,15 @@ class RunStore:
         if not (Path(path)/'run.json').is_file(): raise UserError(f'{path} is not a run directory (no run.json in it): give the folder that a run wrote')
         return cls(path)
 
+    @contextmanager
+    def lock(self):
+        "Hold the run for this process. UserError when another process is writing it."
+        import fcntl
+        with open(self.path/'.lock', 'w') as f:
+            try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as e: raise UserError(f'{self.path}: another process is writing this run: wait for it or stop it') from e
+            yield self
+
     @property
     def run(self) -> dict: return self.read_json('run.json')
     def update(self, **fields):
@@ -82,7 +91,9 @@ class RunStore:
         "Write one unit (a list of dicts or a polars frame) as one part. Writing a unit again replaces it."
         import polars as pl
         df = rows if isinstance(rows, pl.DataFrame) else pl.DataFrame(rows, infer_schema_length=None)
-        with atomic(self.part(table, unit)) as tmp: df.write_parquet(tmp, compression='zstd', compression_level=1)
+        data = io.BytesIO()
+        df.write_parquet(data, compression='zstd', compression_level=1)
+        with atomic(self.part(table, unit)) as tmp: tmp.write_bytes(data.getbuffer())
 
     def scan(self, table: str):
         "Lazy frame over all parts (parts are read in name order; missing columns are null). Empty when there are none."
