@@ -4,7 +4,7 @@
 
 # %% ../nbs/04_store.ipynb #02f47141
 from __future__ import annotations
-import io, json, os, tempfile
+import io, json, os, re, tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterable
@@ -41,6 +41,15 @@ def read_json(path: Path) -> Any:
     except json.JSONDecodeError as e: raise UserError(f'{path} is not valid JSON (line {e.lineno}: {e.msg}): restore it or delete the folder') from e
 
 # %% ../nbs/04_store.ipynb #87a8894e
+def _schema(parts: list[Path]) -> dict:
+    "Columns of all parts."
+    import polars as pl
+    kinds, union = {}, {}
+    for p in parts: kinds.setdefault(re.sub(r'[0-9a-f]*[0-9][0-9a-f]*', '#', p.stem), p)
+    for p in kinds.values(): union |= {k: t for k, t in pl.read_parquet_schema(p).items() if union.get(k, pl.Null) == pl.Null}
+    return union
+
+# %% ../nbs/04_store.ipynb #791fed79
 class RunStore:
     "A run directory: `run.json`, one folder a table, JSON files beside them."
     def __init__(self, path: Path | str): self.path = Path(path)
@@ -100,7 +109,7 @@ class RunStore:
         import polars as pl
         parts = sorted(p for p in (self.path/table).glob('*.parquet') if not p.name.startswith('.'))
         if not parts: return pl.LazyFrame()
-        return pl.scan_parquet(parts, missing_columns='insert', extra_columns='ignore')
+        return pl.scan_parquet(parts, schema=_schema(parts), missing_columns='insert', extra_columns='ignore')
 
     def _repr_markdown_(self):
         r = self.run
