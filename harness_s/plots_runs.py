@@ -55,7 +55,7 @@ def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None =
         if seeds > 1: band(fig, a['stage'].to_list(), a['low'].to_list(), a['high'].to_list(), c, arm)
         fig.add_scatter(x=a['stage'].to_list(), y=a['mean'].to_list(), mode='lines+markers', name=arm, legendgroup=arm, line=dict(color=c, width=2.5, dash=dash(arm, i)),
                         hovertext=[f"{arm}, to update {r['stage']}: {r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}], n {r['n']}" for r in a.iter_rows(named=True)], hoverinfo='text')
-    return fig
+    return fig.update_yaxes(rangemode='tozero' if name in RATIOS else 'normal')
 
 # %% ../nbs/71_plots_runs.ipynb #d5d063d6
 def _places(df: pl.DataFrame) -> dict[str, tuple[float, float]]:
