@@ -12,9 +12,9 @@ from pathlib import Path
 from ..core import Frozen, UserError
 
 # %% auto #0
-__all__ = ['SYSTEM', 'ETC', 'PYTHON', 'ENV', 'APT', 'BoxLimits', 'Ran', 'clip', 'package_folders', 'system_args', 'next_uid',
-           'isolation', 'inner', 'box_argv', 'descendants', 'resident_mb', 'folder_mb', 'over_limit', 'pump',
-           'need_bwrap', 'run_boxed', 'ended', 'probe', 'remove_tree', 'Sandbox']
+__all__ = ['SYSTEM', 'ETC', 'PYTHON', 'ENV', 'APT', 'BoxLimits', 'Ran', 'clip', 'package_folders', 'folders', 'system_args',
+           'next_uid', 'isolation', 'inner', 'box_argv', 'descendants', 'resident_mb', 'folder_mb', 'over_limit',
+           'pump', 'need_bwrap', 'run_boxed', 'ended', 'probe', 'remove_tree', 'Sandbox']
 
 # %% ../../nbs/10a_sandbox.ipynb #c70d8112
 class BoxLimits(Frozen):
@@ -54,10 +54,15 @@ def package_folders() -> list[str]:
     roots = {'/usr', '/usr/local', sys.base_prefix}
     return sorted({p for r in roots for kind in ('site-packages', 'dist-packages') for p in glob(f'{r}/lib*/python3*/{kind}') if not os.path.islink(p)})
 
+def folders(*paths: str) -> list[str]:
+    "Arguments that make the folders above `paths`, readable by everyone."
+    above = sorted({str(p) for path in paths for p in Path(path).parents if str(p) not in ('/', '/usr')})
+    return [a for p in above for a in ('--perms', '0755', '--dir', p)]
+
 @cache
 def system_args() -> tuple[str, ...]:
     "Arguments of bwrap that lay out the read-only system."
-    args = ['--ro-bind', '/usr', '/usr']
+    args = ['--ro-bind', '/usr', '/usr', *folders('/etc/x', *([] if sys.base_prefix.startswith('/usr') else [sys.base_prefix]))]
     for name in SYSTEM:
         if os.path.islink(f'/{name}'): args += ['--symlink', os.readlink(f'/{name}'), f'/{name}']
         elif os.path.isdir(f'/{name}'): args += ['--ro-bind', f'/{name}', f'/{name}']
@@ -230,10 +235,10 @@ class Sandbox:
         for top, dirs, files in os.walk(self.folder):
             for p in [top, *(os.path.join(top, f) for f in files)]: os.chown(p, self.uid, self.uid, follow_symlinks=False)
 
-    def run(self, argv: list[str], stdin: bytes = b'', writable: bool = True, rw: dict | None = None, limits: BoxLimits | None = None, env: dict | None = None) -> Ran:
-        "Run in the folder. With `writable=False` the folder is read-only; `rw` adds further writable folders."
+    def run(self, argv: list[str], stdin: bytes = b'', writable: bool = True, rw: dict | None = None, ro: dict | None = None, limits: BoxLimits | None = None, env: dict | None = None) -> Ran:
+        "Run in the folder. With `writable=False` the folder is read-only; `rw` and `ro` add further folders."
         mine = {self.folder: self.inside}
-        return run_boxed(argv, (mine if writable else {}) | (rw or {}), self.ro | ({} if writable else mine), self.inside,
+        return run_boxed(argv, (mine if writable else {}) | (rw or {}), self.ro | (ro or {}) | ({} if writable else mine), self.inside,
                          self.env | (env or {}), stdin, self.uid, limits or self.limits)
 
     def close(self) -> None:
