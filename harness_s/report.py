@@ -58,9 +58,8 @@ def _pool_findings(f: Findings):
     if len(df) and f.h0 in set(df['harness_id']) and df['harness_id'].n_unique() > 1:
         f.locality, f.overlap = properties.locality(df, f.h0, f.seed), properties.overlap(df, f.h0)
         f.coverage = properties.union_coverage(df, f.h0, seed=f.seed)
-    cal = rundata.calibrations(f.store)
-    adaptive = [a for a in cal['arm'].drop_nulls().unique().sort() if a == 'top8_adaptive'] or cal['arm'].drop_nulls().unique().sort().to_list()[:1]
-    if adaptive: f.drift = properties.nonstationarity(cal.filter(pl.col('arm').is_in([adaptive[0], '']) | pl.col('arm').is_null()), f.h0, f.seed)
+    arms = [a for _, a, _ in rundata.calibration_names(f.store) if a]
+    if arms: f.drift = properties.nonstationarity(rundata.calibrations(f.store, 'top8_adaptive' if 'top8_adaptive' in arms else arms[0]), f.h0, f.seed)
     f.ranks = rundata.rank_rows(f.evals, f.h0, f.k, f.seed)
 
 # %% ../nbs/72_report.ipynb #1172fdd7

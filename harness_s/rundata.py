@@ -14,8 +14,8 @@ from .store import RunStore
 
 # %% auto #0
 __all__ = ['LEAN', 'COUNTS', 'outcomes', 'evaluations', 'last_step', 'score_table', 'difference_table', 'rank_rows', 'metrics',
-           'signal_table', 'pool', 'names', 'cost_table', 'ledger', 'stamp', 'ending_table', 'pool_outcomes',
-           'calibrations']
+           'signal_table', 'pool', 'names', 'cost_table', 'ledger', 'stamp', 'ending_table', 'calibration_names',
+           'calibration', 'calibrations', 'pool_outcomes']
 
 # %% ../nbs/66_rundata.ipynb #fd77fcd0
 LEAN = ('id', 'unit', 'stage', 'arm', 'step', 'task_id', 'family', 'split', 'harness_id', 'index', 'outcome')
@@ -138,13 +138,32 @@ def ending_table(store: RunStore) -> pl.DataFrame:
                                             parse_errors=(pl.col('n_parse_errors').cast(pl.Int64) > 0).mean()).sort('stage', 'arm'))
 
 # %% ../nbs/66_rundata.ipynb #101c8b43
-def pool_outcomes(store: RunStore) -> pl.DataFrame:
-    "Rollouts of the untrained policy over the pool: stage `cover`, else the first step of stage `calibrate`, else validation rollouts of `evolve`."
-    for stage in ('cover', 'calibrate'):
-        df = outcomes(store, pl.col('stage') == stage)
-        if len(df): return df.filter((pl.col('step') == df['step'].min()) | pl.col('step').is_null()).unique(['task_id', 'harness_id', 'index'], keep='first', maintain_order=True)
-    return outcomes(store, pl.col('stage') == 'evolve', pl.col('split') == 'val').unique(['task_id', 'harness_id', 'index'], keep='first', maintain_order=True)
+def calibration_names(store: RunStore) -> list[tuple[str, str, int]]:
+    "(name, arm, step) of every calibration, base policy first, then by arm and step."
+    out = []
+    for p in store.path.glob('calibration/*.json'):
+        arm, _, step = p.stem.rpartition('-')
+        out.append((p.stem, arm, int(step) if step.isdigit() else 0))
+    return sorted(out, key=lambda x: (x[1], x[2]))
+
+def calibration(store: RunStore, name: str) -> pl.DataFrame:
+    "One calibration as rollout rows: task_id, family, harness_id, index 0, outcome. A mean of several rollouts counts as solved from one half on."
+    d = store.read_json(f'calibration/{name}.json')
+    word = lambda x: 'missing' if x is None else 'pass' if x >= .5 else 'fail'
+    rows = [(t['id'], t.get('family', ''), h, 0, word(x)) for t, xs in zip(d['tasks'], d['outcomes']) for h, x in zip(d['ids'], xs)]
+    return pl.DataFrame(rows, schema=dict(task_id=pl.String, family=pl.String, harness_id=pl.String, index=pl.Int64, outcome=pl.String), orient='row')
 
 def calibrations(store: RunStore, arm: str | None = None) -> pl.DataFrame:
-    "Paired validation rollouts of every checkpoint (stage `calibrate`), of one arm if given."
-    return outcomes(store, pl.col('stage') == 'calibrate', *([pl.col('arm') == arm] if arm else []))
+    "All calibrations with name, arm and step; with `arm`, that arm's checkpoints and the base policy's as step 0. Empty when there are none."
+    use = [c for c in calibration_names(store) if arm is None or c[1] in ('', arm)]
+    parts = [calibration(store, n).with_columns(name=pl.lit(n), arm=pl.lit(a), step=pl.lit(s, pl.Int64)) for n, a, s in use]
+    return pl.concat(parts) if parts else pl.DataFrame(schema=dict(task_id=pl.String, family=pl.String, harness_id=pl.String, index=pl.Int64, outcome=pl.String, name=pl.String, arm=pl.String, step=pl.Int64))
+
+# %% ../nbs/66_rundata.ipynb #0f9af577
+def pool_outcomes(store: RunStore) -> pl.DataFrame:
+    "Rollouts of the untrained policy over the pool: stage `cover`, else the base policy's calibration, else validation rollouts of `evolve`."
+    once = lambda df: df.unique(['task_id', 'harness_id', 'index'], keep='first', maintain_order=True)
+    df = outcomes(store, pl.col('stage') == 'cover')
+    if len(df): return once(df)
+    base = [n for n, arm, step in calibration_names(store) if arm == '' and step == 0]
+    return calibration(store, base[0]) if base else once(outcomes(store, pl.col('stage') == 'evolve', pl.col('split') == 'val'))
