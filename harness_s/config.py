@@ -37,6 +37,7 @@ class EvolveConfig(Frozen):
     val_tasks: int | None = Field(None, ge=1)           # None = all validation tasks
     max_failures: int = Field(12, ge=1)                 # consecutive proposals without a valid child before it stops with an error
     max_rollouts: int | None = Field(None, ge=1)
+    cover_tasks: int | None = Field(None, ge=0)         # validation tasks for union coverage against H0 pass@K; None = all, 0 = leave it out
     sampling: Sampling = Sampling(temperature=0.0)      # greedy, one rollout a task
 
 class RouteConfig(Frozen):
@@ -77,6 +78,7 @@ class RunConfig(Frozen):
     bench: BenchConfig = BenchConfig()
     policy: PolicyConfig = PolicyConfig()
     harnesses: tuple[str, ...] = ()                     # files of hand-written siblings, or 'siblings' for the benchmark's own
+    pool: str | None = None                             # folder of a frozen pool to use in place of evolving one
     limits: Limits = Limits()
     sampling: Sampling = Sampling()
     width: int = Field(64, ge=1)                        # trajectories in flight
