@@ -1,15 +1,18 @@
 "DBBench: grading, the SQL fence, bad input, and the replay of the real records (where the file is at hand)."
 import datetime, json, os, resource, time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 import pytest
 from harness_s.bench.answers import grade_answer, read_answer
-from harness_s.bench.base import get_benchmark, play
-from harness_s.bench.dbbench import CATALOGUE, DBBench, siblings
+from harness_s.bench.base import check, get_benchmark, play
+from harness_s.bench.dbbench import DBBench, check_dbbench, shared_with_test
+from harness_s.bench.dbways import CATALOGUE, siblings
 from harness_s.bench.dbsql import SqlLimits, SqliteEngine, published_hash, same_content
 from harness_s.bench.mysqlish import translate
-from harness_s.core import ToolCall, Trajectory, Turn, UserError, Verdict
+from harness_s.core import Task, ToolCall, Trajectory, Turn, UserError, Verdict
 from harness_s.harness import load_harness
 
 HERE = Path(__file__).resolve().parent.parent
@@ -27,7 +30,7 @@ def record(kind='other', label=('Cuba',), **more):
 def bench(tmp_path):
     def make(*records, **kw):
         p = tmp_path/'records.jsonl'; p.write_text('\n'.join(map(json.dumps, records)))
-        return DBBench(p, **kw)
+        return DBBench(p, **{'train': 20, 'val': 10, **kw})
     return make
 
 # ---- answers (report R1) ----
@@ -149,7 +152,8 @@ def test_bad_input_is_one_clear_sentence(tmp_path, monkeypatch):
     p.write_text(json.dumps({**record(), 'table': {'table_name': 'x', 'table_info': {'columns': [{'name': 'a'}], 'rows': [[1, 2]]}}}))
     with pytest.raises(UserError, match='line 1: .*lists of 1 values'): DBBench(p)
     monkeypatch.delenv('HARNESS_S_DBBENCH', raising=False)
-    with pytest.raises(UserError, match='HARNESS_S_DBBENCH'): get_benchmark('dbbench')
+    with pytest.raises(UserError, match='HARNESS_S_DBBENCH'): get_benchmark('dbbench').check()
+    assert len(get_benchmark('dbbench', train=3).tasks('train')) == 3          # generated tasks need no file
     with pytest.raises(UserError, match='there is no file .*HARNESS_S_DBBENCH'): get_benchmark('dbbench', data=str(tmp_path/'none.jsonl'))
     p.write_text('')
     with pytest.raises(UserError, match='no records'): DBBench(p)
@@ -157,7 +161,7 @@ def test_bad_input_is_one_clear_sentence(tmp_path, monkeypatch):
 def test_a_gold_that_does_nothing_is_excluded(bench):
     b = bench(record(), record('UPDATE', ["UPDATE Medals SET Gold = 4 WHERE Nation = 'Cuba'"]), record('INSERT', ['INSERT INTO Nowhere VALUES (1)']))
     assert {k: v.split(': ')[1] for k, v in b.excluded.items()} == {'dbbench-001': 'its gold statement changes nothing', 'dbbench-002': 'its gold statement fails'}
-    got = b.check(); assert got['gold_rate'] == 100 and got['null_rate'] == 0 and got['n']['test'] == 1
+    got = b.check(); assert got['gold_rate'] == 100 and got['null_rate'] == 0 and got['n']['test'] == 1 and got['null_agent_pass'] == 0
 
 # ---- harnesses, mechanisms, diagnosis ----
 def test_every_mechanism_makes_a_valid_harness(bench):
@@ -178,10 +182,38 @@ def test_diagnosis(bench):
     assert run(read, sql('SELECT * FROM Medals'), commit('I think that the nation is the one called Peru')) == 'answer_wordy'
     assert run(change, sql('SELECT * FROM Medals'), commit('x')) == 'change_not_made' and run(change, sql('UPDATE Medals SET Gold = 9'), commit('x')) == 'write_unverified'
 
+# ---- generated tasks ----
+def test_generated_tasks_have_the_real_proportions_and_are_stable():
+    a, b, c = DBBench(train=300, val=30), DBBench(train=300, val=30), DBBench(train=300, val=30, seed=1)
+    assert a.tasks('train') == b.tasks('train') and not {t.content_hash for t in a.tasks('train')} & {t.content_hash for t in c.tasks('train')}
+    n = Counter(t.family for t in a.tasks('train'))
+    assert n['INSERT'] == n['UPDATE'] == 100 and n['counting'] == n['other'] == 17 and n['aggregation-AVG'] == 8 and len(n) == 10
+    assert b.oracle(Task(id='dbbench-val-0007', split='val', instruction='')) == a.oracle(a.tasks('val')[7])       # a resumed run finds a task by its id alone
+    with pytest.raises(UserError, match='no task'): a.record('dbbench-val-0030')
+    starts = {t.instruction.split()[0].lower() for t in a.tasks('train')}; assert len(starts) > 12                # several phrasings
+
+def test_generated_gold_holds_through_the_agents_own_tools():
+    got = check(DBBench(train=300, val=100), ('train', 'val'))
+    assert got['gold_rate'] == 100 and got['null_rate'] == 0 and got['disjoint'] and not got['failed']
+
+@needs_data
+def test_a_task_taken_from_the_test_split_is_found(monkeypatch):
+    b = DBBench(DATA, train=4, val=4); assert shared_with_test(b) == []
+    stolen = next(iter(b.records.values())); m = b.record('dbbench-val-0002')
+    b._made[m.id] = replace(m, question=stolen.question.upper()); assert shared_with_test(b) == [m.id]
+    b._made[m.id] = replace(m, table={**stolen.table, 'table': 'renamed'}); assert shared_with_test(b) == [m.id]
+
+@needs_data
+@pytest.mark.slow
+def test_all_generated_tasks():
+    got = DBBench(DATA).check(); full = check_dbbench(DBBench(DATA), full=True)
+    assert full['played'] == 1600 + 200 + 299 and full['gold_rate'] == 100 and full['null_rate'] == 0 and full['disjoint'] and got['disjoint']
+
 # ---- the real records ----
 @needs_data
 def test_the_real_records_replay():
     got = DBBench(DATA).check()
-    assert got['insert_ok'] == 100 and got['update_ok'] >= 99 and got['null_agent_pass'] == 0 and got['seconds'] < 20
+    assert got['n'] == {'train': 1600, 'val': 200, 'test': 299} and got['shared_with_test'] == []
+    assert got['insert_ok'] == 100 and got['update_ok'] >= 99 and got['null_agent_pass'] == 0 and got['seconds'] < 30
     assert got['gold_rate'] == 100 and got['null_rate'] == 0 and got['disjoint'] and not got['failed'] and got['reads_ok'] == got['n_reads'] == 100
     assert list(got['excluded']) == ['dbbench-225'] and 'record 225' in got['excluded']['dbbench-225'] and got['hash_agree'] == 199

@@ -113,20 +113,20 @@ def overlaps(bench: Benchmark, splits: tuple[str, ...] = SPLITS) -> list[str]:
     return bad
 
 # %% ../../nbs/10_bench.ipynb #16d5fcbf
-def check(bench: Benchmark, splits: tuple[str, ...] = SPLITS, limit: int | None = None) -> dict:
-    """Play the oracle and the null agent on every task (the first `limit` of each split) and compare the splits.
+def check(bench: Benchmark, splits: tuple[str, ...] = SPLITS, limit: int | dict[str, int] | None = None) -> dict:
+    """Play the oracle and the null agent on every task (or the first `limit` of each split, one number or one a split) and compare the splits.
 
     Rates are in percent of the tasks played; a missing verdict counts against the oracle and is listed."""
-    start, counts, gold, null, bad, total = time.perf_counter(), {}, 0, 0, {}, 0
+    start, counts, gold, idle, bad, total = time.perf_counter(), {}, 0, [], {}, 0
     for split in splits:
         tasks = bench.tasks(split); counts[split] = len(tasks)
-        for t in tasks[:limit]:
+        for t in tasks[:limit.get(split) if isinstance(limit, dict) else limit]:
             total += 1
             g, n = play(bench, t, bench.oracle(t)), play(bench, t, [])
-            gold += g.outcome == 'pass'; null += n.outcome == 'pass'
+            gold += g.outcome == 'pass'; idle += [t.id] * (n.outcome == 'pass')
             if g.outcome != 'pass': bad[t.id] = f'oracle: {g.outcome}: {g.reason}'
             elif n.outcome == 'pass': bad[t.id] = 'an agent that does nothing passes'
     same = overlaps(bench, splits)
     rate = lambda k: round(100 * k / total, 2) if total else None
-    return dict(benchmark=bench.name, n=counts, played=total, gold_rate=rate(gold), null_rate=rate(null), disjoint=not same,
-                overlaps=same[:20], failed=bad, excluded=dict(getattr(bench, 'excluded', {})), seconds=round(time.perf_counter() - start, 3))
+    return dict(benchmark=bench.name, n=counts, played=total, gold_rate=rate(gold), null_rate=rate(len(idle)), disjoint=not same,
+                overlaps=same[:20], null_passes=idle, failed=bad, excluded=dict(getattr(bench, 'excluded', {})), seconds=round(time.perf_counter() - start, 3))

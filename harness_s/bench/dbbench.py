@@ -8,20 +8,20 @@ import json, os, re, time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from ..core import Check, Observation, Task, ToolCall, ToolSpec, Trajectory, UserError, Verdict
+from ..core import Check, Observation, Task, ToolCall, ToolSpec, UserError, Verdict, content_hash
 from ..harness import Harness, load_harness
-from .base import Mechanism, check, play
+from .base import check, play
 from .answers import TOLERANCE, grade_answer
+from .dbmake import Made, make, plan
+from .dbways import BEHAVIOURS, CATALOGUE, H0, WRITES, behaviours, diagnose, features, siblings
 from .dbsql import SqlEngine, SqlLimits, SqlResult, SqliteEngine, published_hash, same_content
-from .mysqlish import to_text
+from .mysqlish import text_key, to_text
 
 # %% auto #0
-__all__ = ['WRITES', 'TOOLS', 'H0', 'SIBLINGS', 'CATALOGUE', 'CUES', 'Record', 'read_record', 'read_records', 'render', 'DBEnv',
-           'siblings', 'diagnose', 'features', 'DBBench', 'check_dbbench', 'benchmark']
+__all__ = ['TOOLS', 'Record', 'read_record', 'read_records', 'render', 'DBEnv', 'find_engine', 'DBBench', 'shared_with_test',
+           'check_dbbench', 'benchmark']
 
 # %% ../../nbs/14_dbbench.ipynb #cabdfdd5
-WRITES = ('INSERT', 'UPDATE', 'DELETE')
-
 @dataclass(frozen=True)
 class Record:
     "One line of the file. `label` and `md5` are the gold and stay on this side of the environment."
@@ -31,6 +31,7 @@ class Record:
     table: dict             # {'table', 'columns', 'rows'}
     label: tuple[str, ...]
     md5: str = ''
+    query: str = ''         # a read's published statement; not gold, and it rarely runs
 
     @property
     def writes(self) -> bool: return self.kind in WRITES
@@ -50,7 +51,8 @@ def read_record(index: int, line: str) -> Record:
     if not isinstance(rows, list) or any(not isinstance(r, list) or len(r) != len(columns) for r in rows): raise ValueError(f"field 'table.table_info.rows' needs lists of {len(columns)} values")
     text = '\n'.join(filter(None, (d['description'].strip(), str(d.get('add_description') or '').strip())))
     return Record(index, str(d['type'][0]), text, {'table': d['table']['table_name'], 'columns': columns, 'rows': rows},
-                  tuple(str(x) for x in d['label']), ''.join(re.findall(r'[0-9a-f]{32}', str(d.get('answer_md5', '')))[:1]))
+                  tuple(str(x) for x in d['label']), ''.join(re.findall(r'[0-9a-f]{32}', str(d.get('answer_md5', '')))[:1]),
+                  str((d.get('sql') or {}).get('query', '')))
 
 def read_records(path: str | Path) -> list[Record]:
     "All records of a file. UserError names file, line, fault and remedy."
@@ -118,91 +120,44 @@ class DBEnv:
 
     def close(self): self.engine.close()
 
-# %% ../../nbs/14_dbbench.ipynb #e3ec9c74
-H0 = {'prompt_rules': {'role': {'slot': 'role', 'text': 'You work on a MySQL database that holds one table.'},
-                       'one_call': {'slot': 'action_guidance', 'text': 'Make one tool call a turn and wait for its result.'},
-                       'commit': {'slot': 'completion_guidance', 'text': 'When you know the answer, or the change is made, call commit_answer.'}}}
-
-SIBLINGS = {
-    'inspect': {'prompt_rules': {'look': {'slot': 'task_guidance', 'text': 'First SELECT * FROM the table LIMIT 3 to see how its values are written, then write the statement. Names with spaces stand in backticks.'}},
-                'hooks': {'readback': {'event': 'before_finish', 'condition': 'write_without_readback', 'action': 'block', 'message': 'SELECT the changed rows first and see that they are right.'},
-                          'mend': {'event': 'after_tool', 'condition': 'tool_error', 'action': 'warn', 'message': 'Correct the statement and run it again.'}}},
-    'terse': {'prompt_rules': {'format': {'slot': 'completion_guidance', 'text': 'Answer with the bare value from the table: no sentence, no unit, no quotes. Several values are a list.'}},
-              'hooks': {'hurry': {'event': 'before_model', 'condition': 'remaining_steps_lte', 'parameters': {'threshold': 3}, 'action': 'remind_once', 'message': 'Few steps are left: commit your best answer now.'}},
-              'context': {'observation_chars': 600}}}
-
-def siblings() -> dict[str, Harness]:
-    "Two hand-written children of H0, by name."
-    h0 = load_harness(H0)
-    intent = {'inspect': 'look at the table first, read changes back', 'terse': 'bare values, mind the budget, short observations'}
-    merged = lambda part: {k: {**H0.get(k, {}), **v} for k, v in part.items()}
-    return {name: h0.child(direction='by hand', intent=intent[name], **merged(part)) for name, part in SIBLINGS.items()}
-
-# %% ../../nbs/14_dbbench.ipynb #de6e65b9
-def _m(id, causes, component, name, intent, /, **entry):
-    body = entry if name is None else {name: entry}
-    return Mechanism(id=id, causes=tuple(causes.split()), component=component, edit={component: body}, intent=intent, brief=intent)
-
-CATALOGUE = [
-    _m('look_first', 'answered_unseen sql_error empty_unfollowed wrong_answer finished_early', 'prompt_rules', 'look', 'see sample rows before writing SQL', slot='task_guidance', text='First run SELECT * FROM the table LIMIT 3 to see how its values are written.'),
-    _m('backticks', 'sql_error unparsed_call', 'prompt_rules', 'backticks', 'quote table and column names', slot='action_guidance', text='Put every table and column name in backticks, exactly as given.'),
-    _m('bare_value', 'answer_wordy wrong_answer', 'prompt_rules', 'format', 'answer with the bare value', slot='completion_guidance', text='Answer with the bare value from the result: no sentence, no unit.'),
-    _m('count_rows', 'wrong_answer', 'skills', 'count', 'count and aggregate in SQL', name='aggregates', when=['many', 'number', 'total', 'average', 'most', 'least', 'highest', 'lowest'], body='Let SQL count: COUNT(*), SUM, AVG, MAX or MIN. Columns are text: add 0 to compare or order them as numbers, as in ORDER BY `c` + 0 DESC.'),
-    _m('write_form', 'change_not_made wrong_write', 'skills', 'write', 'shape of INSERT and UPDATE', name='changes', when=['insert', 'add', 'update', 'set', 'change', 'modify', 'inserted', 'updated'], body='INSERT INTO `table` (`col`, ...) VALUES (...). UPDATE `table` SET `col` = ... WHERE `key` = ... . Change exactly the rows that are meant.'),
-    _m('loosen', 'empty_unfollowed wrong_answer', 'hooks', 'loosen', 'an empty result is a hint, not an answer', event='after_tool', condition='empty_result', action='warn', message='Nothing matched. Look at the values of that column, or match with LIKE.'),
-    _m('mend_error', 'sql_error error_unhandled write_failed', 'hooks', 'mend', 'correct a failing statement at once', event='after_tool', condition='tool_error', action='warn', message='Read the error, correct the statement and run it again.'),
-    _m('read_back', 'write_unverified wrong_write', 'hooks', 'readback', 'read changes back before finishing', event='before_finish', condition='write_without_readback', action='block', message='SELECT the changed rows first and see that they are right.'),
-    _m('act_first', 'answered_unseen change_not_made finished_early', 'hooks', 'act', 'no answer before a statement was run', event='task_start', condition='always', action='remind_once', message='Run at least one SQL statement before you commit an answer.'),
-    _m('hurry', 'budget_exhausted', 'hooks', 'hurry', 'commit before the budget ends', event='before_model', condition='remaining_steps_lte', action='remind_once', message='Few steps are left: commit your best answer now.', parameters={'threshold': 3}),
-    _m('no_repeat', 'repeated_action budget_exhausted', 'hooks', 'norepeat', 'do not run the same statement twice', event='after_tool', condition='repeated_action', action='warn', message='You ran this already. Use its result or try another statement.'),
-    _m('all_rows', 'page_skipped wrong_answer', 'hooks', 'more', 'a cut result is not the whole', event='after_tool', condition='pagination_present', action='warn', message='There are more rows than shown: aggregate in SQL or page with LIMIT and OFFSET.'),
-    _m('short_view', 'budget_exhausted wrong_answer', 'context', None, 'shorten long results', observation_chars=800),
-    _m('keep_errors', 'sql_error repeated_action', 'memory', None, 'remember errors', enabled=True, write_when='tool_error', recall_every=2),
-    _m('show_call', 'unparsed_call change_not_made answered_unseen', 'tool_view', None, 'show one example call', examples=['<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT * FROM `t` LIMIT 3"}}</tool_call>'])]
-
-def diagnose(task: Task, t: Trajectory) -> tuple[str, int, str] | None:
-    "Tag, turn and quote of what explains a DBBench failure; None leaves it to the general signs."
-    s = [(i, c, o) for i, turn in enumerate(t.turns) for c, o in zip(turn.calls, turn.observations)]
-    sql, end = [x for x in s if x[1].name == 'execute_sql'], next((x for x in s if x[1].name == 'commit_answer'), None)
-    hit = lambda tag, x: (tag, x[0], f'{x[1]} -> {x[2].text}'[:300])
-    if sql and sql[-1][2].error: return hit('sql_error', next(x for x in sql if x[2].error))
-    if end is None: return None
-    if task.family in WRITES and not any(x[2].wrote for x in sql): return hit('change_not_made', end)
-    if not any(not x[2].error for x in sql): return hit('answered_unseen', end)
-    if sql[-1][2].empty: return hit('empty_unfollowed', sql[-1])
-    if task.family in WRITES: return hit('write_unverified' if sql[-1][2].wrote else 'wrong_write', next(x for x in sql if x[2].wrote))
-    return hit('answer_wordy' if len(str(end[1].args.get('answer', '')).split()) > 6 else 'page_skipped' if sql[-1][2].more else 'wrong_answer', end)
-
-# %% ../../nbs/14_dbbench.ipynb #f187067e
-CUES = {'insert': r'\b(insert|add(ed)?|new (row|record|entry))', 'update': r'\b(update|updated|set|change[ds]?|modify|replace)\b', 'count': r'\bhow (many|much)\b|\bnumber of\b|\bcount\b|\bhow\w* (wins|many)',
-        'sum': r'\btotal\b|\bsum\b|\badd up\b|\bcombined\b', 'average': r'\baverage\b|\bmean\b|\bavg\b', 'max': r'\b(most|highest|largest|latest|last|maximum|max|longest|biggest)\b',
-        'min': r'\b(least|lowest|smallest|earliest|first|minimum|min|fewest|shortest|oldest)\b', 'compare': r'\b(more|less|fewer|larger|smaller|higher|lower|greater|before|after|over|under|above|below|than|at least)\b',
-        'lookup': r'\b(what|which|who|where|when|name|list)\b'}
-
-def features(task: Task) -> list[str]:
-    "Words that describe the task: kinds of work that its question hints at, `wide` or `narrow` table, `spaced` names."
-    text, _, head = task.instruction.lower().partition('the name of this table is')
-    found = [k for k, p in CUES.items() if re.search(p, text)]
-    cols = head.partition('headers of this table are')[2]
-    return found + ['wide' if cols.count(',') >= 7 else 'narrow'] + ['spaced'] * any(' ' in c.strip() for c in cols.split(','))
-
 # %% ../../nbs/14_dbbench.ipynb #c4cecad5
+def find_engine(engine: Any):
+    "An engine by name, or the callable that was given."
+    if callable(engine): return engine
+    if engine == 'sqlite': return SqliteEngine
+    if engine == 'mariadb':
+        from harness_s.bench.mariadb import shared_server
+        return shared_server().engine
+    raise UserError(f"dbbench: engine '{engine}' is unknown: use sqlite or mariadb")
+
 class DBBench:
-    "DBBench over `data` (JSON lines), on `engine`: a callable (table, limits) -> SqlEngine. All records are the test split."
+    """DBBench: `data` (JSON lines, or HARNESS_S_DBBENCH) is the test split, `train` and `val` tasks are generated from `seed`.
+
+    `engine` is 'sqlite', 'mariadb', or a callable (table, limits) -> SqlEngine. Without data the test split raises UserError."""
     name, dialect, toolspecs = 'dbbench', 'json', TOOLS
     catalogue = staticmethod(lambda: list(CATALOGUE)); features = staticmethod(features); diagnose = staticmethod(diagnose); siblings = staticmethod(siblings)
+    behaviours, behaviour_rules = staticmethod(behaviours), BEHAVIOURS
 
-    def __init__(self, data: str | Path | None = None, engine=SqliteEngine, limits: SqlLimits = SqlLimits(), tolerance: float = TOLERANCE, max_steps: int | None = None):
+    def __init__(self, data: str | Path | None = None, engine='sqlite', limits: SqlLimits = SqlLimits(), tolerance: float = TOLERANCE, max_steps: int | None = None, train: int = 1600, val: int = 200, seed: int = 0):
         start = time.perf_counter()
         path = data or os.environ.get('HARNESS_S_DBBENCH') or None
-        self.make, self.limits, self.tolerance, self.max_steps = engine, limits, tolerance, max_steps
-        if path is None: raise UserError("dbbench: no data file is given: set `data` (--data FILE) or HARNESS_S_DBBENCH to AgentBench's data/dbbench/standard.jsonl")
-        self.records = {f'dbbench-{r.index:03d}': r for r in read_records(path)}
-        self._gold: dict[str, dict] = {}
+        self.make, self.limits, self.tolerance, self.max_steps = find_engine(engine), limits, tolerance, max_steps
+        self.records = {f'dbbench-{r.index:03d}': r for r in read_records(path)} if path else {}
+        self._gold: dict[str, dict] = {}; self._made: dict[str, Made] = {}
+        self.sizes, self.seed = {'train': train, 'val': val}, seed
         self.excluded = {i: why for i, r in self.records.items() if (why := self._unsound(i, r))}
         self.load_s = time.perf_counter() - start
 
-    def replay(self, r: Record) -> tuple[tuple, tuple, SqlResult]:
+    def record(self, id: str) -> Record | Made:
+        "The record of a task id, generated on first use where it is a made one."
+        if id in self.records: return self.records[id]
+        if id not in self._made:
+            m = re.fullmatch(r'dbbench-(train|val)-(\d+)', id)
+            if not m or int(m[2]) >= self.sizes[m[1]]: raise UserError(f"dbbench: there is no task '{id}': it belongs to another data file or to other sizes")
+            self._made[id] = make(m[1], int(m[2]), plan(self.sizes[m[1]], self.seed, m[1])[int(m[2])], self.seed)
+        return self._made[id]
+
+    def replay(self, r: Record | Made) -> tuple[tuple, tuple, SqlResult]:
         "Contents before and after the gold statement of a write, and what the engine said."
         e = self.make(r.table, self.limits)
         try:
@@ -213,7 +168,7 @@ class DBBench:
     def gold(self, id: str) -> dict:
         "What the verifier compares with."
         if id not in self._gold:
-            r = self.records[id]
+            r = self.record(id)
             if r.writes: before, after, _ = self.replay(r); self._gold[id] = dict(content=after, before=before, md5=r.md5)
             else: self._gold[id] = dict(answer=list(r.label), tolerance=self.tolerance)
         return self._gold[id]
@@ -230,37 +185,51 @@ class DBBench:
 
 # %% ../../nbs/14_dbbench.ipynb #910a4006
 def _tasks(self: DBBench, split: str) -> list[Task]:
-    if split != 'test': return []
-    return [Task(id=i, split='test', instruction=r.question, payload=r.table, family=r.kind) for i, r in self.records.items() if i not in self.excluded]
+    if split == 'test' and not self.records: raise UserError("dbbench: the test split needs data: set `data` (--data FILE) or HARNESS_S_DBBENCH to AgentBench's data/dbbench/standard.jsonl")
+    if split not in ('train', 'val', 'test'): return []
+    ids = [i for i in self.records if i not in self.excluded] if split == 'test' else [f'dbbench-{split}-{i:04d}' for i in range(self.sizes[split])]
+    kinds = [] if split == 'test' else plan(self.sizes[split], self.seed, split)
+    for i, (id, k) in enumerate(zip(ids, kinds)):
+        if id not in self._made: self._made[id] = make(split, i, k, self.seed)
+    return [Task(id=i, split=split, instruction=r.question, payload=r.table, family=r.kind) for i in ids for r in (self.record(i),)]
 
 def _env(self: DBBench, task: Task) -> DBEnv:
-    r = self.records[task.id]
+    r = self.record(task.id)
     return DBEnv(self.make(r.table, self.limits), r.table['table'], self.limits, self.gold(task.id), self.max_steps)
 
 def _oracle(self: DBBench, task: Task) -> list[ToolCall]:
-    r = self.records[task.id]
-    if not r.writes: return [ToolCall(name='commit_answer', args={'answer': r.label[0] if len(r.label) == 1 else list(r.label)})]
-    return [ToolCall(name='execute_sql', args={'query': r.label[0]}), ToolCall(name='commit_answer', args={'answer': 'done'})]
+    r, run = self.record(task.id), lambda q: ToolCall(name='execute_sql', args={'query': q})
+    if r.writes: return [run(r.label[0]), ToolCall(name='commit_answer', args={'answer': 'done'})]
+    answer = ToolCall(name='commit_answer', args={'answer': r.label[0] if len(r.label) == 1 else list(r.label)})
+    return [run(r.query), answer] if isinstance(r, Made) else [answer]      # a real read has no gold statement that runs
 
 DBBench.tasks, DBBench.env, DBBench.oracle = _tasks, _env, _oracle
 DBBench.base_harness = lambda self: load_harness(H0)
 
 # %% ../../nbs/14_dbbench.ipynb #0ef95b99
-def check_dbbench(bench: DBBench) -> dict:
-    """The general check of all splits, and for the real records: replayed gold writes against the published hash, reads against their own gold.
+def shared_with_test(bench: DBBench) -> list[str]:
+    "Generated tasks whose question, or whose table, stands in a real record; [] is what is wanted."
+    ask = lambda r: text_key(r.question.splitlines()[0].strip())
+    rows = lambda r: content_hash([r.table['columns'], r.table['rows']])
+    seen = {f(r) for r in bench.records.values() for f in (ask, rows)} | {text_key(r.table['table']) for r in bench.records.values()}
+    made = [bench.record(t.id) for s in ('train', 'val') for t in bench.tasks(s)]
+    return [m.id for m in made if {ask(m), rows(m), text_key(m.table['table'])} & seen]
 
-    `seconds` covers the whole check from reading the file."""
+def check_dbbench(bench: DBBench, full: bool = False) -> dict:
+    """The general check, and for the real records: replayed gold writes against the published hash, reads against their own gold.
+
+    All test tasks are played, of the generated ones the first 100 of each split (`full`: all); contents are compared over all. `seconds` includes the load."""
     start = time.perf_counter()
-    recs = bench.records
+    recs, test = bench.records, bench.tasks('test')
     hash_ok = {i: bool(r.md5) and (after := bench.replay(r)[1]) is not None and published_hash(after[1]) == r.md5 for i, r in recs.items() if r.writes}
     n = lambda kind: sum(ok for i, ok in hash_ok.items() if recs[i].kind == kind)
-    reads = [t for t in bench.tasks('test') if not recs[t.id].writes]
-    got = check(bench)
-    got.update(insert_ok=n('INSERT'), update_ok=n('UPDATE'), n_insert=sum(r.kind == 'INSERT' for r in recs.values()), n_update=sum(r.kind == 'UPDATE' for r in recs.values()),
-               hash_agree=sum(hash_ok.values()), hash_differ=sorted(i for i, ok in hash_ok.items() if not ok),
-               reads_ok=sum(play(bench, t, bench.oracle(t)).outcome == 'pass' for t in reads), n_reads=len(reads), n_records=len(recs),
-               null_agent_pass=sum(play(bench, t, []).outcome == 'pass' for t in bench.tasks('test')), tolerance=bench.tolerance)
-    got['seconds'] = round(time.perf_counter() - start + bench.load_s, 3)
+    reads = [t for t in test if not recs[t.id].writes]
+    got = check(bench, ('train', 'val', 'test'), limit=None if full else {'train': 100, 'val': 100})
+    shared = shared_with_test(bench)
+    got.update(disjoint=got['disjoint'] and not shared, shared_with_test=shared, insert_ok=n('INSERT'), update_ok=n('UPDATE'),
+               n_insert=sum(r.kind == 'INSERT' for r in recs.values()), n_update=sum(r.kind == 'UPDATE' for r in recs.values()),
+               hash_agree=sum(hash_ok.values()), hash_differ=sorted(i for i, ok in hash_ok.items() if not ok), reads_ok=sum(t.id not in got['failed'] or t.id in got['null_passes'] for t in reads), n_reads=len(reads),
+               null_agent_pass=sum(i in recs for i in got['null_passes']), n_records=len(recs), tolerance=bench.tolerance, seconds=round(time.perf_counter() - start + bench.load_s, 3))
     return got
 
 DBBench.check = check_dbbench

@@ -151,7 +151,7 @@ def cell_key(x: Any) -> Any:
     "A cell for comparison: NULL = '', plain numbers by value, everything else as NFC text."
     if x is None: return ''
     s = to_text(x)
-    if re.fullmatch(r'[+-]?(?:0|[1-9]\d*)?(?:\.\d+)?', s) and re.search(r'\d', s): return Decimal(s).normalize() + 0
+    if s[:1] in set('+-.0123456789') and re.fullmatch(r'[+-]?(?:0|[1-9]\d*)?(?:\.\d+)?', s) and re.search(r'\d', s): return Decimal(s).normalize() + 0
     return unicodedata.normalize('NFC', s)
 
 def same_content(got: tuple | None, want: tuple) -> str:

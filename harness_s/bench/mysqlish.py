@@ -172,6 +172,7 @@ def _dialect():
 
 class NotOne(Exception): "More than one statement."
 
+@lru_cache(4096)
 def translate(sql: str) -> str:
     "MySQL to SQLite. Raises NotOne for several statements, ValueError or RecursionError where sqlglot cannot read it."
     import sqlglot
