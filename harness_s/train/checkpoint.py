@@ -84,8 +84,11 @@ def load_weights(model, path: Path):
     files = sorted(path.glob('model*.safetensors'))
     if not files: raise UserError(f'{path} holds no weights: restore it, or delete the folder to start from the checkpoint before')
     got = {k: v for f in files for k, v in load_file(f).items()}
-    missing, unknown = model.load_state_dict(got, strict=False)
-    if unknown or set(missing) - set(getattr(model, '_tied_weights_keys', None) or {}): raise UserError(f'{path} is of another model (e.g. {[*unknown, *missing][:3]}): choose another folder')
+    own = model.state_dict()
+    missing, unknown = set(own) - set(got) - set(getattr(model, '_tied_weights_keys', None) or {}), set(got) - set(own)
+    bad = sorted(missing | unknown | {k for k in set(got) & set(own) if got[k].shape != own[k].shape})
+    if bad: raise UserError(f'{path} is of another model (it differs in {bad[0]} and {len(bad) - 1} more): choose another folder')
+    model.load_state_dict(got, strict=False)
     model.tie_weights()
 
 # %% ../../nbs/51_checkpoint.ipynb #8a0826fb

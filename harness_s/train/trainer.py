@@ -4,7 +4,7 @@
 
 # %% ../../nbs/52_trainer.ipynb #330bde6d
 from __future__ import annotations
-import math, os, tempfile, time
+import math, os, tempfile, time, warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Callable, Sequence
@@ -54,13 +54,15 @@ def _check(sampling: Sampling):
 
 def grpo_args(cfg: TrainConfig, opt: TrainerOptions, temperature: float, device: str, folder: Path, seed: int) -> GRPOConfig:
     "TRL's arguments for one optimiser step a training step."
-    return GRPOConfig(
-        output_dir=str(folder), seed=seed % 2**32, use_cpu=device == 'cpu', bf16=opt.bf16, fp16=False, temperature=temperature, beta=0.0,
-        epsilon=cfg.clip_low, epsilon_high=cfg.clip_high, num_generations=2, per_device_train_batch_size=2, gradient_accumulation_steps=1,
-        num_iterations=opt.num_iterations, learning_rate=cfg.lr, weight_decay=opt.weight_decay, adam_beta1=opt.betas[0], adam_beta2=opt.betas[1],
-        max_grad_norm=cfg.max_grad_norm, lr_scheduler_type='constant', max_steps=1, disable_dropout=True, gradient_checkpointing=opt.gradient_checkpointing,
-        logging_strategy='steps' if opt.report_to else 'no', logging_steps=1, report_to=list(opt.report_to) or 'none',
-        save_strategy='no', eval_strategy='no', disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False, optim='adamw_torch')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', FutureWarning)      # TRL still names gradient_checkpointing as transformers no longer does
+        return GRPOConfig(
+            output_dir=str(folder), seed=seed % 2**32, use_cpu=device == 'cpu', bf16=opt.bf16, fp16=False, temperature=temperature, beta=0.0,
+            epsilon=cfg.clip_low, epsilon_high=cfg.clip_high, num_generations=2, per_device_train_batch_size=2, gradient_accumulation_steps=1,
+            num_iterations=opt.num_iterations, learning_rate=cfg.lr, weight_decay=opt.weight_decay, adam_beta1=opt.betas[0], adam_beta2=opt.betas[1],
+            max_grad_norm=cfg.max_grad_norm, lr_scheduler_type='constant', max_steps=1, disable_dropout=True, gradient_checkpointing=opt.gradient_checkpointing,
+            logging_strategy='steps' if opt.report_to else 'no', logging_steps=1, report_to=list(opt.report_to) or 'none',
+            save_strategy='no', eval_strategy='no', disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False, optim='adamw_torch')
 
 def _verdicts(prompts, **kw): raise RuntimeError('rewards come from the verifier, with the rollouts')
 
