@@ -55,18 +55,20 @@ class Rollouts:
         else:
             fresh = [j for j in jobs if j.id not in self.index]
             if fresh: own = self._make(unit, fresh, columns)
-            if fresh: self.store.write_json(f'ledger/{unit}.json', dict(_spent(own.values()), cached=len(jobs) - len(own), seconds=round(time.perf_counter() - start, 3)))
+        if own: self._record(unit, len(jobs) - len(own), time.perf_counter() - start)
         self.index.update({i: unit for i, t in own.items() if t.verdict.outcome != 'missing'})
         self.units[unit] = dict(rollouts=len(own), cached=len(jobs) - len(own))
         found = own | self._fetch([j.id for j in jobs if j.id not in own])
         return [found[j.id] for j in self.jobs(pairs, k)]
 
 # %% ../nbs/21_cache.ipynb #4c9819c7
-def _spent(trajs) -> dict:
-    "Rollouts, tokens and missing outcomes of some trajectories."
-    trajs = list(trajs)
-    return dict(rollouts=len(trajs), n_missing=sum(t.verdict.outcome == 'missing' for t in trajs),
-                policy_tokens=sum(t.n_policy_tokens for t in trajs), tokens=sum(t.n_tokens for t in trajs))
+def _record(self: Rollouts, unit: str, cached: int, seconds: float):
+    "Write the unit's ledger line from its rollouts on disk, unless it is there (a kill may have come between the two)."
+    if (self.store.path / f'ledger/{unit}.json').exists(): return
+    import polars as pl
+    rows = pl.read_parquet(self.store.part('rollouts', unit), columns=['outcome', 'n_policy_tokens', 'n_tokens'])
+    self.store.write_json(f'ledger/{unit}.json', dict(rollouts=len(rows), n_missing=int((rows['outcome'] == 'missing').sum()), policy_tokens=int(rows['n_policy_tokens'].sum()),
+                          tokens=int(rows['n_tokens'].sum()), cached=cached, seconds=round(seconds, 3)))
 
 def _make(self: Rollouts, unit: str, jobs: list[Job], columns: dict) -> dict[str, Trajectory]:
     "Run jobs, try missing ones again, save the unit."
@@ -84,12 +86,13 @@ def _fetch(self: Rollouts, ids: list[str]) -> dict[str, Trajectory]:
     units = sorted({self.index[i] for i in ids})
     want = set(ids)
     return {t.id: t for u in units for t in self.store.load_trajectories(u) if t.id in want and self.index[t.id] == u}
-Rollouts._make, Rollouts._fetch = _make, _fetch
+Rollouts._make, Rollouts._fetch, Rollouts._record = _make, _fetch, _record
 
 # %% ../nbs/21_cache.ipynb #14e1f54e
 def spent(store: RunStore, prefix: str = '') -> dict[str, float]:
     "Sum of the ledger over units whose name starts with `prefix`."
     total: dict[str, float] = dict(rollouts=0, n_missing=0, policy_tokens=0, tokens=0, cached=0, seconds=0.0)
     for f in sorted((store.path / 'ledger').glob(f'{prefix}*.json')):
+        if f.name.startswith('.'): continue           # a file that a kill left half-written
         for k, v in store.read_json(f'ledger/{f.name}').items(): total[k] = total.get(k, 0) + v
     return total

@@ -130,9 +130,12 @@ class OfflineDiagnoser:
 
     def one(self, task: Task, t: Trajectory) -> Cause:
         if self.specs is None: self.specs = tool_specs(self.bench, task)
-        hint = getattr(self.bench, 'diagnose', lambda task, t: None)(task, t)
-        if isinstance(hint, dict): hint = (hint['cause'], hint['turn'], hint['quote'])
-        sign = Sign(hint[1], hint[0], hint[2]) if hint else next(iter(signs(t, self.specs)), Sign(-1, UNRESOLVED, ''))
+        if hasattr(self.bench, 'diagnose'):
+            hint = self.bench.diagnose(task, t)
+            if isinstance(hint, dict): hint = (hint['cause'], hint['turn'], hint['quote'])
+            sign = Sign(hint[1], hint[0], hint[2]) if hint else None
+        else: sign = next(iter(signs(t, self.specs)), None)
+        sign = sign or Sign(-1, UNRESOLVED, '')
         check = next((c.name for c in t.verdict.checks if not c.passed), t.verdict.reason[:80])
         return Cause(task_id=task.id, harness_id=t.harness_id, tag=sign.tag, turn=sign.turn, quote=sign.quote[:300], check=check)
 

@@ -167,6 +167,10 @@ class CatalogueEditor:
     "Composes mechanisms of a benchmark's catalogue. `most` limits how many causes one edit treats."
     def __init__(self, catalogue: Sequence[Mechanism], most: int = 3): self.catalogue, self.most = list(catalogue), most
 
+    def treats(self, cause: str) -> bool:
+        "Whether any mechanism treats this cause: directions are made of such causes only."
+        return any(cause in m.causes for m in self.catalogue)
+
     def ranked(self, cause: str, ask: Ask, taken: Iterable[Mechanism] = ()) -> list[Mechanism]:
         "Mechanisms for a cause, best first."
         rng = random.Random(f'{ask.seed}/{cause}')

@@ -104,7 +104,8 @@ def _plan(self: Evolution, g: int, parents: list[Harness], found: dict) -> list[
     for parent, n in zip(parents, shares):
         outcome, causes = found[parent.id]
         words = {c.task_id: self.bench.features(self.by_id[c.task_id]) for c in causes}
-        for d in directions(causes, words, n, used=self.used):
+        treats = getattr(self.editor, 'treats', lambda tag: True)
+        for d in directions([c for c in causes if treats(c.tag)], words, n, used=self.used):
             c = Candidate(g, len(out), Ask(parent, d, [x for x in causes if x.tag in d.causes], specs=self.specs, seed=self.seed('edit', g, len(out))))
             c.ask.name, c.tasks = c.name, self.local_tasks(c, outcome)
             out.append(c)
