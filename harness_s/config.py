@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError, model_validator
 from .core import Frozen, Limits, Sampling, UserError
 
 # %% auto #0
-__all__ = ['Stage', 'CONFIGS', 'BenchConfig', 'PolicyConfig', 'EvolveConfig', 'RouteConfig', 'TrainConfig', 'EvalConfig',
-           'RunConfig', 'parse_config', 'find_config', 'override', 'load_config']
+__all__ = ['Stage', 'CONFIGS', 'BenchConfig', 'PolicyConfig', 'EvolveConfig', 'RouteConfig', 'RoleConfig', 'RolesConfig',
+           'TrainConfig', 'EvalConfig', 'RunConfig', 'parse_config', 'find_config', 'override', 'load_config']
 
 # %% ../nbs/05_config.ipynb #49b75e35
 class BenchConfig(Frozen):
@@ -37,6 +37,7 @@ class EvolveConfig(Frozen):
     val_tasks: int | None = Field(None, ge=1)           # None = all validation tasks
     max_failures: int = Field(12, ge=1)                 # consecutive proposals without a valid child before it stops with an error
     max_rollouts: int | None = Field(None, ge=1)
+    max_wall_s: float | None = Field(None, gt=0)        # time spent in rollouts and roles, kills aside
     cover_tasks: int | None = Field(None, ge=0)         # validation tasks for union coverage against H0 pass@K; None = all, 0 = leave it out
     sampling: Sampling = Sampling(temperature=0.0)      # greedy, one rollout a task
 
@@ -46,6 +47,31 @@ class RouteConfig(Frozen):
     val_tasks: int | None = Field(None, ge=1)
     rollouts: int = Field(1, ge=1)                      # paired rollouts a task and harness
     sampling: Sampling = Sampling(temperature=0.0)
+
+class RoleConfig(Frozen):
+    "One language model behind a role, by its litellm name ('openai/gpt-...', 'hosted_vllm/...')."
+    model: str = Field(min_length=1)
+    api_base: str | None = None                         # a server of your own
+    api_key_env: str | None = None                      # name of the environment variable that holds the key; never the key
+    temperature: float = Field(0.6, ge=0)
+    max_tokens: int = Field(8192, ge=1)
+    timeout_s: float = Field(300.0, gt=0)               # of one call; what does not come back is a transient failure
+    retries: int = Field(3, ge=0)                       # of transient failures: 429, 5xx, no answer
+    backoff_s: float = Field(2.0, ge=0)                 # before the first retry; doubles
+    options: dict[str, Any] = {}                        # further litellm parameters (reasoning_effort, ...)
+
+class RolesConfig(Frozen):
+    "Who diagnoses, edits, profiles and votes. A role without a model is played offline."
+    diagnoser: RoleConfig | None = None
+    editor: RoleConfig | None = None
+    profiler: RoleConfig | None = None
+    labeller: RoleConfig | None = None
+    voters: tuple[RoleConfig, ...] = ()                 # none = the three offline voters
+    max_calls: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)          # prompt and completion, all roles together
+    max_money: float | None = Field(None, gt=0)         # as litellm prices it
+    max_wall_s: float | None = Field(None, gt=0)        # time spent waiting for models
+    max_failures: int = Field(8, ge=1)                  # consecutive calls without a usable reply before the run stops
 
 class TrainConfig(Frozen):
     "Rescue training (1.2): what is shared by every arm."
@@ -85,6 +111,7 @@ class RunConfig(Frozen):
     jobs: int = Field(1, ge=1)                          # arms trained at the same time, each in a process of its own
     evolve: EvolveConfig = EvolveConfig()
     route: RouteConfig = RouteConfig()
+    roles: RolesConfig = RolesConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvalConfig = EvalConfig()
 
