@@ -93,8 +93,7 @@ class ChatFormat:
         if not getattr(tokenizer, 'chat_template', None):
             raise UserError(f"policy: tokenizer '{getattr(tokenizer, 'name_or_path', '')}' has no chat template: "
                             "use an instruct model, or set tokenizer.chat_template")
-        self.tokenizer = tokenizer
-        self.roles = self.merge = None
+        self.tokenizer, self._memo = tokenizer, {}
         self._probe(tool_role)
         tail = self._encode(self._tail([]))
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -105,19 +104,28 @@ class ChatFormat:
     def _render(self, messages, prompt=True) -> str:
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
 
-    def _encode(self, text: str) -> list[int]: return self.tokenizer.encode(text, add_special_tokens=False)
+    def _encode(self, text: str) -> list[int]:
+        fast = getattr(self.tokenizer, 'backend_tokenizer', None)       # the same ids at a tenth of the time
+        return fast.encode(text, add_special_tokens=False).ids if fast else self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _kept(self, key, make: Callable[[], Any]):
+        "Remember `make()` under `key`; rollouts say the same things again and again."
+        if key not in self._memo:
+            if len(self._memo) > 50_000: self._memo.clear()
+            self._memo[key] = make()
+        return self._memo[key]
 
     def start(self, messages: list[dict]) -> list[int]:
         "Ids of a conversation's opening, up to where the assistant speaks."
-        return self._encode(self._render(self._fit(messages)))
-
-    def _tail(self, new) -> str:
-        "What the template writes after an assistant message that is followed by `new`."
-        text = self._render(self._fit([dict(role='user', content='x'), dict(role='assistant', content=_MARK), *new]))
-        return text.rpartition(_MARK)[2]
+        key = tuple((m['role'], m['content']) for m in messages)
+        return list(self._kept(key, lambda: self._encode(self._render(self._fit(messages)))))
 
     def extend(self, new: list[dict], closed: bool) -> list[int]:
         "Ids to append after a completion. `closed`: it ended with a stop token, which is then not written twice."
+        key = (closed, *((m['role'], m['content']) for m in new))
+        return list(self._kept(key, lambda: self._extend(new, closed)))
+
+    def _extend(self, new, closed):
         ids = self._encode(self._tail(new))
         if not closed: return ids
         cut = next((i for i, t in enumerate(ids[:3]) if t in self.stop_ids), None)
@@ -125,13 +133,13 @@ class ChatFormat:
 
     def encode(self, text: str, closed: bool = True) -> list[int]:
         "Ids of a completion's text, as a policy would write it; with the token that closes a turn when `closed`."
-        end = next((t for t in self._encode(self._tail([]))[:3] if t in self.stop_ids), self.tokenizer.eos_token_id)
+        end = self._kept('end', lambda: next((t for t in self._encode(self._tail([]))[:3] if t in self.stop_ids), self.tokenizer.eos_token_id))
         return self._encode(text) + ([end] if closed and end is not None else [])
 
     def decode(self, ids: list[int]) -> str:
         "Text of a completion without its stop token."
         n = next((i for i, t in enumerate(ids) if t in self.stop_ids), len(ids))
-        return self.tokenizer.decode(ids[:n], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._kept(('text', *ids[:n]), lambda: self.tokenizer.decode(ids[:n], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 # %% ../../nbs/15_policy.ipynb #19aeb0d1
 def _ok(self, *roles) -> str:
@@ -162,6 +170,26 @@ def _fit(self, messages) -> list[dict]:
     return out + ([dict(role='user', content=lead.strip())] if lead else [])
 
 ChatFormat._probe, ChatFormat._fit = _probe, _fit
+
+# %% ../../nbs/15_policy.ipynb #7727ba71
+def _slow_tail(self, new) -> str:
+    "What the template writes after an assistant message that is followed by `new`."
+    text = self._render(self._fit([dict(role='user', content='x'), dict(role='assistant', content=_MARK), *new]))
+    return text.rpartition(_MARK)[2]
+
+def _affixes(self, role: str) -> tuple[str, str] | None:
+    "The fixed text around one message of this role, None where the template changes contents."
+    a, _, b = _slow_tail(self, [dict(role=role, content='Q0Z')]).partition('Q0Z')
+    ok = all(_slow_tail(self, [dict(role=role, content=c)]) == a + c + b for c in ('  q\n\n z \n', '{{ x }} <b> 0', '', 'tool: user\n[1]'))
+    return (a, b) if ok else None
+
+def _tail(self, new) -> str:
+    if len(new) == 1:
+        around = self._kept(('around', new[0]['role']), lambda: _affixes(self, new[0]['role']))
+        if around: return around[0] + new[0]['content'] + around[1]
+    return _slow_tail(self, new)
+
+ChatFormat._tail = _tail
 
 # %% ../../nbs/15_policy.ipynb #10a86b12
 CHATML = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

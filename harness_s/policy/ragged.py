@@ -107,27 +107,22 @@ class KVStore:
     "Keys and values of all rows. `copy` gives one row the first `n` tokens of another (a shared prompt)."
     def __init__(self, layers: int, heads: int, head_dim: int, dtype, device):
         self.shape, self.layers, self.kind = (heads, head_dim), layers, dict(dtype=dtype, device=device)
-        self.k = [torch.zeros(0, heads, 0, head_dim, **self.kind) for _ in range(layers)]
-        self.v = [torch.zeros(0, heads, 0, head_dim, **self.kind) for _ in range(layers)]
+        self._hold(torch.zeros(layers, 2, 0, heads, 0, head_dim, **self.kind))
 
-    @property
-    def width(self) -> int: return self.k[0].shape[0]
-    @property
-    def length(self) -> int: return self.k[0].shape[2]
+    def _hold(self, data: torch.Tensor):
+        self.data, (self.width, _, self.length) = data, data.shape[2:5]
+        self.k, self.v = [d[0] for d in data], [d[1] for d in data]
 
     def reserve(self, width: int, length: int):
         "Room for `width` rows of `length` tokens; grows by at least a quarter."
         if width <= self.width and length <= self.length: return
         w = self.width if width <= self.width else max(width, self.width * 5 // 4)
-        n = self.length if length <= self.length else max(64, length, self.length * 5 // 4)
-        for side in (self.k, self.v):
-            for i, old in enumerate(side):
-                side[i] = new = torch.zeros(w, self.shape[0], n, self.shape[1], **self.kind)
-                new[:old.shape[0], :, :old.shape[2]] = old
+        n = self.length if length <= self.length else max(96, length, self.length * 5 // 4)
+        old, new = self.data, torch.zeros(self.layers, 2, w, self.shape[0], n, self.shape[1], **self.kind)
+        new[:, :, :self.width, :, :self.length] = old
+        self._hold(new)
 
-    def copy(self, src: int, dst: int, n: int):
-        for side in (self.k, self.v):
-            for t in side: t[dst, :, :n] = t[src, :, :n]
+    def copy(self, src: int, dst: int, n: int): self.data[:, :, dst, :, :n] = self.data[:, :, src, :, :n]
 
     def view(self, layer: int, g: Group):
         "Keys and values [b, kv heads, s, head size] of a group."

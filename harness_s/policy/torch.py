@@ -4,7 +4,7 @@
 
 # %% ../../nbs/16_torch_policy.ipynb #3b8c741d
 from __future__ import annotations
-import hashlib, os
+import hashlib, os, sys
 from collections import deque
 from pathlib import Path
 import numpy as np
@@ -37,7 +37,7 @@ class TorchPolicy:
         if device or dtype: model = model.to(device=device, dtype=dtype)
         self.model, self.tokenizer, self.name, self.seed = model, tokenizer, name, seed
         self.chat = ChatFormat(tokenizer)
-        self.version, self._hash, self._fast = 0, (-1, ''), None
+        self.version, self._hash, self._fast, self._spare = 0, (-1, ''), None, None
         self.reason = plain_attention(model)
         self.kind = 'rowwise' if self.reason else 'llama' if plain_llama(model) else 'model'
         c = model.config.get_text_config()
@@ -54,6 +54,7 @@ class TorchPolicy:
         return f'{self.name}: {type(self.model).__name__}, {n:,} parameters, {str(self.model.dtype)[6:]} on {self.model.device}; {how}'
 
     def weights_changed(self): self.version += 1
+    refresh = weights_changed
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +71,11 @@ class TorchPolicy:
         if self._fast is None: self._fast = (self.version, (LlamaForward if self.kind == 'llama' else ModelForward)(self.model))
         if self._fast[0] != self.version: self._fast[1].read(); self._fast = (self.version, self._fast[1])
         return self._fast[1]
+
+    def _cache(self):
+        "A KV store: the one that an earlier sampler gave back, or a new one."
+        kv, self._spare = self._spare, None
+        return kv if kv is not None and kv.kind['device'] == self.forward().device else self.forward().new_cache()
 
     def sampler(self, width: int | None = None):
         self.model.eval()
@@ -94,12 +100,16 @@ class RaggedSampler:
     def __init__(self, policy: TorchPolicy, width: int | None = None, chunk: int = 256, budget: int = 4096):
         self.policy, self.width, self.chunk, self.budget = policy, width or 256, chunk, budget
         self.version, self.fwd = policy.version, policy.forward()
-        self.kv, self.rows, self.by_slot, self.free = self.fwd.new_cache(), {}, [], []
+        self.kv, self.rows, self.by_slot, self.free = policy._cache(), {}, [], []
         self.waiting, self.filling, self.shared, self.clock = deque(), [], {}, 0
         self.ready: list[Completion] = []
         self.stats = dict(ticks=0, decoded=0, filled=0, copied=0)
         self.n = 0
         self._room(8, 64)
+
+    def __del__(self):
+        kv = getattr(self, 'kv', None)
+        if kv is not None and kv.data.numel() * kv.data.element_size() < 1 << 29: self.policy._spare = kv     # half a GB at most
 
     def _room(self, width: int, out: int):
         "Per-slot state: next token, position, count, limit, seed, sampling; outputs [width, out]."
@@ -309,6 +319,7 @@ def load_policy(spec: str | Path, dtype='float32', device: str = 'cpu', seed: in
     name, dtype = str(spec), getattr(torch, dtype) if isinstance(dtype, str) else dtype
     path = _pocket() if name == 'pocket' else _smollm2() if name == 'smollm2' else spec
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    _quiet()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
@@ -316,6 +327,11 @@ def load_policy(spec: str | Path, dtype='float32', device: str = 'cpu', seed: in
         raise UserError(f"policy: cannot load '{name}' ({str(e).strip().splitlines()[0]}): give 'pocket', 'smollm2', "
                         'a folder made by save_pretrained, or a hub name that is reachable or cached') from e
     return TorchPolicy(model.eval(), tokenizer, device, dtype, name=name if name in ('pocket', 'smollm2') else Path(name).name, seed=seed)
+
+def _quiet():
+    "No loading bars where nobody watches."
+    from transformers.utils import logging
+    if not sys.stderr.isatty(): logging.disable_progress_bar()
 
 def _pocket() -> Path:
     path = Path(__file__).resolve().parents[1] / 'assets' / 'pocket'
