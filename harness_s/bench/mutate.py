@@ -12,7 +12,7 @@ from ..core import derive_seed
 # %% auto #0
 __all__ = ['Edits', 'COMPARE', 'ARITHMETIC', 'METHODS', 'NAMES', 'OPERATORS', 'Mutant', 'Source', 'slice_of', 'between',
            'compare', 'logic', 'arithmetic', 'off_by_one', 'flip', 'negate', 'drop', 'swap', 'rename', 'loop', 'inside',
-           'apply', 'mutants', 'spread']
+           'apply', 'mutants', 'real', 'spread']
 
 # %% ../../nbs/10c_mutate.ipynb #07906d8e
 class Mutant(NamedTuple):
@@ -130,17 +130,18 @@ def apply(text: str, m: Mutant) -> str:
     return (raw[:m.start] + m.new + raw[m.stop:]).decode()
 
 def mutants(text: str) -> list[Mutant]:
-    "Every mutant of a source that parses and is not the same program."
+    "Every candidate of a source. Whether one parses and is another program, `real` says: that costs a parse each, so it is asked late."
     src, out = Source(text), {}
-    before = ast.dump(src.tree)
     for where, node in inside(src.tree):
         for name, op in OPERATORS.items():
             for start, stop, new in op(src, node):
-                m = Mutant(name, start, stop, new, where, src.raw.count(b'\n', 0, start) + 1)
-                try: after = ast.dump(ast.parse(apply(text, m)))
-                except SyntaxError: continue
-                if after != before: out.setdefault((start, stop, new), m)
+                out.setdefault((start, stop, new), Mutant(name, start, stop, new, where, src.raw.count(b'\n', 0, start) + 1))
     return list(out.values())
+
+def real(text: str, m: Mutant) -> bool:
+    "Whether the mutant parses and is not the same program."
+    try: return ast.dump(ast.parse(apply(text, m))) != ast.dump(ast.parse(text))
+    except SyntaxError: return False
 
 # %% ../../nbs/10c_mutate.ipynb #7d90d4b9
 def spread(found: dict[str, list[Mutant]], seed: int) -> list[tuple[str, Mutant]]:

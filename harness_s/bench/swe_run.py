@@ -14,7 +14,7 @@ from .sandbox import BoxLimits, PYTHON, Ran, Sandbox, clip
 # %% auto #0
 __all__ = ['TEST_DIRS', 'CONFIG', 'MACHINERY', 'COMMIT', 'PLUGIN', 'Instance', 'protected', 'unpack', 'pristine', 'import_roots',
            'without_functions', 'hide_tests', 'apply_patch', 'lay', 'TestRun', 'read_report', 'pytest_argv',
-           'run_tests', 'overlay', 'canary', 'judge', 'grade', 'copy_env']
+           'run_tests', 'regular_files', 'contents', 'overlay', 'canary', 'judge', 'grade', 'copy_env']
 
 # %% ../../nbs/10b_swe_run.ipynb #b782cca9
 class Instance(Frozen):
@@ -129,12 +129,12 @@ def _where(item):
     except TypeError: return "", ""
 
 def _crash(rep, item):
-    "Message of a failure, and the last line of the test's own file that was reached."
+    "Message of a failure, and the line of the test function that led to it."
     entries = getattr(getattr(rep.longrepr, "reprtraceback", None), "reprentries", [])
     locs = [e.reprfileloc for e in entries if getattr(e, "reprfileloc", None)]
     mine = [l.lineno for l in locs if os.path.basename(l.path) == os.path.basename(_where(item)[0])]
     crash = getattr(rep.longrepr, "reprcrash", None)
-    return dict(message=str(getattr(crash, "message", rep.longrepr))[:1500], line=mine[-1] if mine else 0)
+    return dict(message=str(getattr(crash, "message", rep.longrepr))[:1500], line=mine[0] if mine else 0)
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
@@ -193,18 +193,27 @@ def run_tests(box: Sandbox, env_dir: str | Path, files: list[str], limits: BoxLi
     return run
 
 # %% ../../nbs/10b_swe_run.ipynb #83ef42db
+def regular_files(top: Path) -> dict[str, Path]:
+    "Regular files below `top` that the agent may change, by relative path."
+    rel = {os.path.relpath(os.path.join(d, f), top): Path(d, f) for d, _, fs in os.walk(top) for f in fs}
+    return {r: p for r, p in rel.items() if p.is_file() and not p.is_symlink() and not protected(r) and '__pycache__' not in r.split('/')}
+
+def contents(path: Path) -> bytes:
+    "Bytes of a file that its owner may have closed."
+    if not os.access(path, os.R_OK): path.chmod(0o600)
+    return path.read_bytes()
+
 def overlay(agent: Path, fresh: Path) -> list[str]:
     "Bring `fresh` to the agent's state outside protected paths; the paths that changed. Only regular files count."
-    def files(top):
-        return {os.path.relpath(os.path.join(d, f), top): Path(d, f) for d, dirs, fs in os.walk(top) for f in fs
-                if os.path.isfile(os.path.join(d, f)) and not os.path.islink(os.path.join(d, f))}
-    theirs, ours, changed = files(agent), files(fresh), []
-    for path in sorted(ours.keys() | theirs.keys()):
-        if protected(path) or '__pycache__' in path.split('/'): continue
-        if path not in theirs: (fresh / path).unlink(); changed.append(path)
-        elif path not in ours or theirs[path].read_bytes() != ours[path].read_bytes():
-            (fresh / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(theirs[path], fresh / path); changed.append(path)
+    theirs, ours, changed = regular_files(agent), regular_files(fresh), []
+    for path in sorted(ours.keys() - theirs.keys()): ours[path].unlink(); changed.append(path)
+    for d, _, _ in sorted(os.walk(fresh), reverse=True):
+        if not os.listdir(d): os.rmdir(d)
+    for path, src in sorted(theirs.items()):
+        data, dst = contents(src), fresh / path
+        if path in ours and data == ours[path].read_bytes() or dst.is_dir() or not dst.parent.is_dir() and dst.parent.exists(): continue
+        dst.parent.mkdir(parents=True, exist_ok=True)
+        dst.write_bytes(data); changed.append(path)
     return changed
 
 # %% ../../nbs/10b_swe_run.ipynb #eba7336c
@@ -234,18 +243,21 @@ def grade(inst: Instance, archive: str, env_dir: str | Path, agent: Path | None 
         lay(box, archive, inst.base_patch, commit=False)
         apply_patch(box, patch)
         if agent is not None: overlay(agent, box.folder)
-        box.own(); apply_patch(box, inst.test_patch)
+        box.own()
+        try: apply_patch(box, inst.test_patch)
+        except ValueError as e: return Verdict.of(Check(name='test patch', passed=False, detail=str(e)))
         name, extra = canary()
         return judge(inst, run_tests(box, env_dir, inst.test_files, limits, extra=extra), name)
 
 # %% ../../nbs/10b_swe_run.ipynb #f1e027a9
 def copy_env(dest: Path) -> Path:
     "A folder with nothing but pytest and what it needs, copied from the running environment (the builder installs one with pip)."
-    import importlib.metadata as md
+    import compileall, importlib.metadata as md
     dest.mkdir(parents=True, exist_ok=True)
     for dist in ('pytest', 'pluggy', 'iniconfig', 'packaging', 'pygments'):
         for f in md.files(dist) or []:
             src = Path(f.locate())
             if '..' in f.parts or not src.is_file(): continue
             (dest / f).parent.mkdir(parents=True, exist_ok=True); shutil.copyfile(src, dest / f)
+    compileall.compile_dir(dest, quiet=2)      # a sandbox cannot write byte code, and would compile pytest again in every run
     return dest
