@@ -4,7 +4,7 @@
 
 # %% ../nbs/73_experiment.ipynb #bb9e3b59
 from __future__ import annotations
-import os, resource, subprocess, sys, time
+import os, resource, subprocess, sys, threading, time
 from contextlib import contextmanager
 from pathlib import Path
 from .config import RunConfig, parse_config
@@ -141,9 +141,12 @@ def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunSt
 RANKED = ('base', 'top8_adaptive')
 
 def run_arm(path: str | Path, name: str):
-    "One arm of the run in `path`, in this process: train (unless it is 'base'), then evaluate."
+    "One arm of the run in `path`, in this process: train (unless it is 'base'), then evaluate. One process an arm: a second one waits."
     store = RunStore.open(path)
-    config = parse_config(store.run['config'])
+    with store.lock(f'arm-{name}', wait=True):
+        if not store.read_json(f'arms/{name}.json', {}).get('done'): _run_arm(store, parse_config(store.run['config']), name)
+
+def _run_arm(store: RunStore, config: RunConfig, name: str):
     bench, policy, clock = open_bench(config), open_policy(config), Clock(store, f'arm-{name}')
     from harness_s.evolve.pool import Pool
     pool = Pool.load(store.path/'pool')
@@ -161,8 +164,16 @@ def _spawn(store: RunStore, config: RunConfig, name: str) -> subprocess.Popen:
     env = {**os.environ, 'OMP_NUM_THREADS': str(config.policy.threads or 1), 'TOKENIZERS_PARALLELISM': 'false'}
     with open(log, 'w') as f: return subprocess.Popen([sys.executable, '-c', code, str(store.path), name], stdout=f, stderr=f, env=env)
 
+def _die_with(parent: int):
+    "End this process when its parent is gone: a killed run leaves nobody behind that writes."
+    def watch():
+        while os.getppid() == parent: time.sleep(.2)
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
 def arm_main(path: str, name: str) -> int:
     "Entry point of an arm's process."
+    _die_with(os.getppid())
     try: run_arm(path, name)
     except UserError as e:
         print(e, file=sys.stderr)

@@ -73,11 +73,11 @@ class RunStore:
         return cls(path)
 
     @contextmanager
-    def lock(self):
-        "Hold the run for this process. UserError when another process is writing it."
+    def lock(self, name: str = 'run', wait: bool = False):
+        "Hold the run (or a named part of it) for this process. UserError when another process is writing it, unless `wait`."
         import fcntl
-        with open(self.path/'.lock', 'w') as f:
-            try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(self.path/f'.lock-{name}', 'w') as f:
+            try: fcntl.flock(f, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as e: raise UserError(f'{self.path}: another process is writing this run: wait for it or stop it') from e
             yield self
 
