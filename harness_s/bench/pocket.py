@@ -79,7 +79,7 @@ def draw_rows(rng: random.Random, needs: set[str], harm: str, colour: str, size:
     decoy = lambda: (colour, rng.choice([s for s in SIZES if s != size]))
     gone = 'archive' in needs or harm == 'none'
     at = rng.choice([2, 2, 3, 3, 4]) if 'page' in needs else 1 if 'both' in needs else rng.randrange(2)
-    if gone and 'page' not in needs: at = rng.choice([1, 2])
+    if gone: at = rng.choice([3, 4]) if 'page' in needs else rng.choice([1, 2])
     live = [filler() for _ in range(at)]
     if 'both' in needs: live[rng.randrange(len(live))] = decoy()
     want, pages = at, at // PAGE + 1
@@ -205,7 +205,7 @@ def _hook(event, condition, action='warn', **parameters): return dict(event=even
 HOOKS = {'page':     [_hook('after_tool', 'pagination_present')],
          'both':     [_hook('after_tool', 'tool_is', 'remind_once', tool='list')],
          'latest':   [_hook('after_tool', 'pagination_present', 'remind_once')],
-         'archive':  [_hook('after_tool', 'tool_is', tool='next'), _hook('task_start', 'always')],
+         'archive':  [_hook('after_tool', 'tool_is', tool='list'), _hook('task_start', 'always')],
          'login':    [_hook('before_tool', 'first_use_of', 'block', tool='set'), _hook('after_tool', 'tool_error')],
          'doc':      [_hook('before_tool', 'first_use_of', 'block', tool='set'), _hook('after_tool', 'tool_error')],
          'readback': [_hook('before_finish', 'write_without_readback', 'block'), _hook('after_tool', 'after_write')],
@@ -284,11 +284,13 @@ def _ran(turn): return [co for j, co in enumerate(zip(turn.calls, turn.observati
 
 def read_rows(text: str) -> list[list[str]]:
     "[[id, colour, size, owner, lock?], ...] as they stand in a reply."
-    words, out = text.split(), []
-    for w in words:
-        if w in IDS: out.append([w])
-        elif out and w in (*COLOURS, *SIZES, *OWNERS, 'lock'): out[-1].append(w)
+    out, row = [], []
+    for w in text.split():
+        if w in IDS: out.append([w, *row]); row = []
+        elif w in _PARTS: row.append(w)
     return [r for r in out if len(r) >= 4]
+
+_PARTS = {*COLOURS, *SIZES, *OWNERS, 'lock'}
 
 def asked(instruction: str) -> tuple[str, str]:
     "The colour and the size ('' if none) that the instruction names."

@@ -82,7 +82,7 @@ def _call(self: PocketEnv, call: ToolCall) -> Observation:
 PocketEnv.call = _call
 
 # %% ../../nbs/11_pocket_world.ipynb #4370773d
-def _show(rows) -> str: return ' '.join(' '.join([*r[:4], *(['lock'] if r[4] else [])]) for r in rows)
+def _show(rows) -> str: return ' '.join(' '.join([*r[1:4], *(['lock'] if r[4] else []), r[0]]) for r in rows)
 
 def _rows(self: PocketEnv, app: str, archived: int, start: int, n: int):
     return self.db.execute('select id, colour, size, owner, locked from items, app where name = ? and archived = ? order by pos limit ? offset ?',
