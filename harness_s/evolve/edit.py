@@ -145,6 +145,7 @@ class Ask:
     specs: dict[str, ToolSpec] = field(default_factory=dict)
     seed: int = 0
     name: str = ''                                      # of the candidate, for logs
+    examples: list[str] = field(default_factory=list)   # failed trajectories as text, for editors that read
 
 class Editor(Protocol):
     "Turns an Ask into a Proposal; may raise: that costs one attempt and is logged."

@@ -13,7 +13,9 @@ from ..cache import Rollouts, spent
 from ..config import RunConfig
 from ..core import Task, UserError, derive_seed
 from ..harness import Harness
+from ..roles import BudgetSpent, RoleClient, RoleStop
 from ..store import RunStore
+from .llm import LLMDiagnoser, LLMEditor, show_trajectory
 from .diagnose import Cause, Diagnoser, Direction, OfflineDiagnoser, directions, tool_specs
 from .edit import Ask, CatalogueEditor, Editor, Proposal, Secrets, apply_edits, static_faults
 from .pool import Paired, Pool, Sibling, outcomes, pair_outcomes
@@ -52,8 +54,9 @@ class Evolution:
     def __init__(self, policy, bench, config: RunConfig, store: RunStore, editor: Editor | None = None, diagnoser: Diagnoser | None = None,
                  tell: Callable[[str], None] = lambda text: None, show: bool | None = None):
         self.bench, self.config, self.e, self.store, self.tell = bench, config, config.evolve, store, tell
-        self.editor = editor or CatalogueEditor(bench.catalogue())
-        self.diagnoser = diagnoser or OfflineDiagnoser(bench)
+        self.roles, r = RoleClient(store, config.roles), config.roles
+        self.editor = editor or (LLMEditor(self.roles, r.editor) if r.editor else CatalogueEditor(bench.catalogue()))
+        self.diagnoser = diagnoser or (LLMDiagnoser(self.roles, r.diagnoser) if r.diagnoser else OfflineDiagnoser(bench))
         self.runs = Rollouts(policy, bench, store, config.seed, config.limits, self.e.sampling, config.width, show=show, stage='evolve')
         self.train, self.val = bench.tasks('train'), bench.tasks('val')[:self.e.val_tasks]
         if not self.train or not self.val: raise UserError(f'evolve: benchmark {bench.name} has {len(self.train)} training and {len(self.val)} validation tasks: both are needed')
@@ -62,16 +65,20 @@ class Evolution:
         self.pool = Pool(self.h0, benchmark=bench.name, policy=policy.fingerprint, seed=config.seed, n_val=len(self.val))
         self.specs = tool_specs(bench, self.train[0])
         self.used: Counter = Counter()
-        self.failures, self.stopped, self.planned = 0, '', 0
+        self.texts: dict[tuple[str, str], str] = {}          # failed trajectories of the present parents, for editors that read
+        self.failures, self.stopped = 0, ''
 
     def seed(self, *what) -> int: return derive_seed(self.config.seed, 'evolve', *what)
 
-    def affordable(self, pairs) -> bool:
-        "Whether the rollout budget allows these pairs; if not, the evolution stops after what it has."
+    def affordable(self, unit: str, pairs) -> bool:
+        "Whether the budgets of rollouts and time allow these pairs; if not, the evolution ends with what it has. A unit on disk is paid for."
+        if self.store.has('rollouts', unit): return True
         most, cost = self.e.max_rollouts, self.runs.cost(pairs)
-        made = sum(u['rollouts'] for u in self.runs.units.values())
+        made, took = sum(u['rollouts'] for u in self.runs.units.values()), spent(self.store, 'evolve-')['seconds'] + self.roles.spent()['seconds']
         if most is not None and made + cost > most: self.stopped = f'rollout budget: {made} made, {cost} more needed, {most} allowed'
-        return not self.stopped
+        elif self.e.max_wall_s is not None and took > self.e.max_wall_s: self.stopped = f'time budget: {took:.0f} s of {self.e.max_wall_s:g} s are used'
+        else: return True
+        return False
 
 # %% ../../nbs/34_evolve.ipynb #0be210d8
 def _fresh_tasks(self: Evolution, g: int) -> list[Task]:
@@ -83,18 +90,17 @@ def _fresh_tasks(self: Evolution, g: int) -> list[Task]:
 def _diagnose(self: Evolution, g: int, parents: list[Harness]) -> dict[str, tuple[dict[str, str], list[Cause]]]:
     "Per parent: outcomes by task and the causes of its failures."
     tasks = self.fresh_tasks(g); pairs = [(t, h) for h in parents for t in tasks]
-    if not self.unit_fits(f'evolve-g{g}-diagnose', pairs): return {}
+    if not self.affordable(f'evolve-g{g}-diagnose', pairs): return {}
     trajs, out = self.runs.run(f'evolve-g{g}-diagnose', pairs), {}
     for i, h in enumerate(parents):
         mine = trajs[i * len(tasks):(i + 1) * len(tasks)]
-        out[h.id] = outcomes(mine), self.diagnoser.diagnose(list(zip(tasks, mine)))
+        try: out[h.id] = outcomes(mine), self.diagnoser.diagnose(list(zip(tasks, mine)))
+        except BudgetSpent as e: self.stopped = str(e); return {}
+        self.texts |= {(h.id, k.id): show_trajectory(k, t) for k, t in zip(tasks, mine) if t.verdict.outcome == 'fail'}
     self.store.append('causes', f'evolve-g{g}', [dict(generation=g, **c.model_dump()) for _, cs in out.values() for c in cs] or [dict(generation=g)])
     return out
 
-def _unit_fits(self: Evolution, unit: str, pairs) -> bool:
-    "A unit on disk is paid for; another must fit the budget."
-    return self.store.has('rollouts', unit) or self.affordable(pairs)
-Evolution.fresh_tasks, Evolution.diagnose, Evolution.unit_fits = _fresh_tasks, _diagnose, _unit_fits
+Evolution.fresh_tasks, Evolution.diagnose = _fresh_tasks, _diagnose
 
 # %% ../../nbs/34_evolve.ipynb #272c78e4
 def _plan(self: Evolution, g: int, parents: list[Harness], found: dict) -> list[Candidate]:
@@ -108,6 +114,7 @@ def _plan(self: Evolution, g: int, parents: list[Harness], found: dict) -> list[
         for d in directions([c for c in causes if treats(c.tag)], words, n, used=self.used):
             c = Candidate(g, len(out), Ask(parent, d, [x for x in causes if x.tag in d.causes], specs=self.specs, seed=self.seed('edit', g, len(out))))
             c.ask.name, c.tasks = c.name, self.local_tasks(c, outcome)
+            c.ask.examples = [self.texts[parent.id, ts[0]] for ts in d.tasks.values()]
             out.append(c)
     return out
 
@@ -139,6 +146,10 @@ def _attempt(self: Evolution, c: Candidate, make: Callable[[], Proposal | None],
         child = apply_edits(c.ask.parent, proposal, c.ask.direction)
         known = [*self.pool.ids, *(v.child.id for o in self.current for v in o.versions)]
         bad = static_faults(child, c.ask.parent, proposal, self.specs, self.secrets, known)
+    except RoleStop: raise
+    except BudgetSpent as e:
+        self.stopped = str(e)
+        return False
     except Exception as e:                               # an editor may fail in any way; KeyboardInterrupt passes
         self.reject(c, stage, f'{type(e).__name__}: {e}')
         return False
@@ -153,6 +164,7 @@ def _propose(self: Evolution, candidates: list[Candidate]):
     tasks = [self.by_id[i] for i in {t.id: None for c in candidates for t in c.tasks}]
     self.secrets = Secrets(self.bench, tasks, ids=[t.id for t in (*self.train, *self.val)])
     for c in candidates:
+        if self.stopped: break
         c.ask.briefs = list(briefs)
         if self.attempt(c, lambda: self.editor.propose(c.ask), 'proposal'): briefs.append(c.versions[0].proposal.brief or c.versions[0].proposal.intent)
 Evolution.reject, Evolution.attempt, Evolution.propose = _reject, _attempt, _propose
@@ -161,7 +173,7 @@ Evolution.reject, Evolution.attempt, Evolution.propose = _reject, _attempt, _pro
 def _measure(self: Evolution, unit: str, todo: list[Candidate], found: dict) -> bool:
     "Local test of the newest version of each candidate; False when the budget does not allow it."
     pairs = [(t, c.versions[-1].child) for c in todo for t in c.tasks]
-    if not self.unit_fits(unit, pairs): return False
+    if not self.affordable(unit, pairs): return False
     trajs = iter(self.runs.run(unit, pairs))
     for c in todo:
         after = outcomes([next(trajs) for _ in c.tasks])
@@ -172,7 +184,7 @@ def _test_and_revise(self: Evolution, g: int, candidates: list[Candidate], found
     "Local tests, one revision each, local tests of the revisions; the candidates that could be executed."
     live = [c for c in candidates if c.versions]
     if not live or not self.measure(f'evolve-g{g}-local', live, found): return []
-    revised = [c for c in live if self.attempt(c, lambda: self.editor.revise(c.ask, c.versions[0].proposal, c.versions[0].local), 'revision')]
+    revised = [c for c in live if not self.stopped and self.attempt(c, lambda: self.editor.revise(c.ask, c.versions[0].proposal, c.versions[0].local), 'revision')]
     if revised and not self.measure(f'evolve-g{g}-revision', revised, found):
         for c in revised: c.versions.pop()
     for c in live:
@@ -184,7 +196,7 @@ Evolution.measure, Evolution.test_and_revise = _measure, _test_and_revise
 def _admit(self: Evolution, g: int, live: list[Candidate]) -> list[str]:
     "Children that entered the pool, measured on validation; [] when none did."
     pairs = [(t, h) for h in [c.versions[c.best].child for c in live] for t in self.val]
-    if not live or not self.unit_fits(f'evolve-g{g}-val', pairs): return []
+    if not live or not self.affordable(f'evolve-g{g}-val', pairs): return []
     trajs, new = self.runs.run(f'evolve-g{g}-val', pairs), []
     for i, c in enumerate(live):
         v = c.versions[c.best]
@@ -222,7 +234,7 @@ def _round(self: Evolution, g: int, parents: list[Harness]) -> list[Harness]:
 def _run(self: Evolution) -> Pool:
     "All rounds; the frozen pool."
     pairs = [(t, self.h0) for t in self.val]
-    if not self.unit_fits('evolve-g0-val', pairs): raise UserError(f'evolve: {self.stopped}: raise evolve.max_rollouts')
+    if not self.affordable('evolve-g0-val', pairs): raise UserError(f'evolve: {self.stopped}: raise evolve.max_rollouts')
     self.h0_val = outcomes(self.runs.run('evolve-g0-val', pairs))
     self.pool.update(self.h0.id, solved=tuple(t for t, o in self.h0_val.items() if o == 'pass'), n_missing=sum(o == 'missing' for o in self.h0_val.values()))
     parents = [self.h0]
