@@ -76,7 +76,7 @@ def lineage(df: pl.DataFrame, title: str = 'Lineage of the pool'):
     kinds = [c.split(',')[0] or 'base' for c in df['causes']]; order = list(dict.fromkeys(kinds))
     for i, kind in enumerate(order):
         g = df.filter(pl.Series(k == kind for k in kinds))
-        fig.add_scatter(x=[at[n][0] for n in g['name']], y=[at[n][1] for n in g['name']], mode='markers+text', opacity=1, name=kind.replace('_', ' '), text=g['name'].to_list(), textposition='middle right', textfont=dict(size=11),
+        fig.add_scatter(x=[at[n][0] for n in g['name']], y=[at[n][1] for n in g['name']], mode='markers+text', opacity=1, name=kind.replace('_', ' '), text=g['name'].to_list(), textposition='top center', textfont=dict(size=11),
                         marker=dict(opacity=1, size=[10 + 16 * (s / top) for s in g['solved']], color=GREY if kind == 'base' else CYCLE[(i - 1) % len(CYCLE)], symbol=('circle', 'square', 'diamond', 'triangle-up', 'hexagon')[(i // len(CYCLE)) % 5],
                                     line=dict(width=[2.5 if s else 0 for s in g['selected']], color=INK)), customdata=g['harness_id'].to_list(),
                         hovertext=[f"{r['name']} ({r['harness_id']}), child of {r['parent'] or 'none'}<br>{r['causes']}<br>{r['intent'][:90]}<br>solved {r['solved']}, repaired {r['repaired']}, regressed {r['regressed']}, n {r['val_n']}" for r in g.iter_rows(named=True)], hoverinfo='text')
@@ -89,7 +89,7 @@ def ranks(df: pl.DataFrame, title: str = 'Router ranks', k: int = 3):
     fig = figure(title, f'Text in a bar: share of tasks that place H0 at this rank. 95 % intervals. {_n(df)}.', y=f'Avg@{k}', percent='y', height=400)
     for i, ((when,), g) in enumerate(df.group_by('when', maintain_order=True)):
         fig.add_bar(x=[f'Rank {r}' for r in g['rank']], y=g[f'avg{k}'].to_list(), name=when, marker_color=(GREY, GREEN, BLUE)[i % 3], error_y=bars_ci(g[f'avg{k}'].to_list(), g[f'avg{k}_low'].to_list(), g[f'avg{k}_high'].to_list()),
-                    text=[f'H0 {s:.0%}' for s in g['h0_share']], textposition='inside', insidetextanchor='start', textangle=0,
+                    text=[f'H0 {s:.0%}' for s in g['h0_share']], textposition='inside', insidetextanchor='start', textangle=0, insidetextfont=dict(color='white'),
                     hovertext=[f"{when}, rank {r['rank']}: pass@{k} {r[f'pass{k}']:.1%}, avg@{k} {r[f'avg{k}']:.1%}<br>H0 share {r['h0_share']:.1%}<br>n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
     return fig.update_layout(barmode='group')
 

@@ -102,7 +102,7 @@ def figures(f: Findings) -> dict[str, tuple]:
     out: dict[str, tuple] = {}
     def add(name, df, make): 
         if len(df): out[name] = (make(df), df)
-    add('main_results', f.scores, lambda d: plots_runs.scores(d, 'Success by arm' if len(f.metrics) else 'Success by harness', f.k))
+    add('main_results', rundata.main_rows(f.scores), lambda d: plots_runs.scores(d, 'Success by arm' if len(f.metrics) else 'Success by harness', f.k))
     add('differences', f.diffs, plots_runs.differences)
     add('locality', f.locality, lambda d: plots.locality(d, f.names))
     add('complementarity', f.coverage, lambda d: plots.complementarity(d, _singles(f)))

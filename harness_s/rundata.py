@@ -13,9 +13,9 @@ from .stats import wilson
 from .store import RunStore
 
 # %% auto #0
-__all__ = ['LEAN', 'COUNTS', 'outcomes', 'evaluations', 'last_step', 'score_table', 'difference_table', 'rank_rows', 'metrics',
-           'signal_table', 'pool', 'names', 'cost_table', 'ledger', 'stamp', 'ending_table', 'calibration_names',
-           'calibration', 'calibrations', 'pool_outcomes']
+__all__ = ['LEAN', 'COUNTS', 'outcomes', 'evaluations', 'last_step', 'score_table', 'main_rows', 'difference_table', 'rank_rows',
+           'metrics', 'signal_table', 'pool', 'names', 'cost_table', 'ledger', 'stamp', 'ending_table',
+           'calibration_names', 'calibration', 'calibrations', 'pool_outcomes']
 
 # %% ../nbs/66_rundata.ipynb #fd77fcd0
 LEAN = ('id', 'unit', 'stage', 'arm', 'step', 'task_id', 'family', 'split', 'harness_id', 'index', 'outcome')
@@ -46,6 +46,10 @@ def score_table(df: pl.DataFrame, k: int = 3, seed: int = 0) -> pl.DataFrame:
         s = score(g, k, seed); ci = s.pop('ci95')
         rows.append(dict(arm=arm, label=label, step=g['step'][0], **s, **{f'{m}_{e}': ci[m][i] for m in (f'pass{k}', f'avg{k}') for i, e in enumerate(('low', 'high'))}))
     return pl.DataFrame(rows, infer_schema_length=None)
+
+def main_rows(scores: pl.DataFrame) -> pl.DataFrame:
+    "Without the second and later ranks, which belong to the router's own figure."
+    return scores.filter(~pl.col('label').str.contains(r'^rank([2-9]|\d\d+)$')) if len(scores) else scores
 
 # %% ../nbs/66_rundata.ipynb #9e0a85b1
 def difference_table(df: pl.DataFrame, k: int = 3, seed: int = 0) -> pl.DataFrame:
