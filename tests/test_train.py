@@ -187,9 +187,9 @@ def test_r18_uniform_batch_changes_nothing():
 
 
 def test_r19_padding_rows_enter_no_statistic():
-    from harness_s.train.loss import collate, score, add_policy_head
+    from harness_s.train.loss import collate, policy_head, score
     mb = collate([])
-    lp, ent = score(add_policy_head(llama().model), mb)
+    with policy_head(llama().model) as model: lp, ent = score(model, mb)
     assert len(lp) == len(ent) == len(mb.q) == 0
     g = made_up(0)
     assert signals(g)['n_valid'] == 9 and signals(g)['missing'] == 3 and signals(g)['reward'] == 1 / 3

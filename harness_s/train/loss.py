@@ -4,13 +4,15 @@
 
 # %% ../../nbs/51_loss.ipynb #d9cb0182
 from __future__ import annotations
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import NamedTuple, Sequence
 import torch
 from .group import TrainRow
 
 # %% auto #0
-__all__ = ['TokenLoss', 'token_loss', 'plan_micro_batches', 'MicroBatch', 'collate', 'add_policy_head', 'score']
+__all__ = ['TokenLoss', 'token_loss', 'plan_micro_batches', 'MicroBatch', 'collate', 'policy_head', 'score']
 
 # %% ../../nbs/51_loss.ipynb #551b8372
 class TokenLoss(NamedTuple):
@@ -91,24 +93,27 @@ def _in_slices(hidden, lm_head, scale, cap, target, temperature, n):
     return tuple(torch.cat(p) for p in zip(*parts))
 
 # %% ../../nbs/51_loss.ipynb #b8c3f419
-def add_policy_head(model, logit_budget: int = 1 << 25):
-    """Teach a causal LM's forward the keyword `policy_mask` ([rows, length] bool): it then returns (logp, entropy), flat over
-    the masked tokens. `logit_budget` = logits (tokens x vocabulary) held at once; more are recomputed in the backward pass."""
-    import types
-    if getattr(model, '_policy_head', False): return model
-    cfg, original = model.config.get_text_config(), model.forward
+@contextmanager
+def policy_head(model, logit_budget: int = 1 << 25):
+    """Within, the forward of a causal LM knows the keyword `policy_mask` ([rows, length] bool): it then returns (logp, entropy), flat
+    over the masked tokens. `logit_budget` = logits (tokens x vocabulary) held at once; more are recomputed in the backward pass."""
+    cfg, original, own = model.config.get_text_config(), model.forward, model.__dict__.get('forward')
     scale = getattr(cfg, 'logit_scale', None) or (1 / s if (s := getattr(cfg, 'logits_scaling', None)) else 1.0)
     cap, n = getattr(cfg, 'final_logit_softcapping', None), max(256, logit_budget // cfg.vocab_size)
 
     def forward(self, *args, policy_mask=None, temperature=1.0, **kw):
         if policy_mask is None: return original(*args, **kw)
+        kw = {k: v for k, v in kw.items() if v is not None}                  # PEFT spells out every argument
         hidden = self.base_model(*args, use_cache=False, **kw).last_hidden_state
         at = policy_mask[:, 1:].nonzero(as_tuple=True)                       # a token is predicted one place before it stands
         target = kw['input_ids'][:, 1:][at]
         logp, entropy = _in_slices(hidden[:, :-1][at], self.get_output_embeddings(), scale, cap, target, temperature, n)
         return logp + 0 * hidden.sum() if not len(target) else logp, entropy   # a padding row keeps the graph of the others
-    model.forward, model._policy_head = types.MethodType(forward, model), True
-    return model
+    model.forward = MethodType(forward, model)
+    try: yield model
+    finally:
+        del model.forward
+        if own is not None: model.forward = own
 
 def score(model, mb: MicroBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     "(log pi, entropy) of the policy tokens of a micro-batch, flat, in the order of its mask. `model` may be wrapped."

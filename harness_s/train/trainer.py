@@ -13,7 +13,7 @@ from ..config import TrainConfig
 from ..core import Frozen, Sampling, UserError
 from .checkpoint import load_weights, newest, optimizer_tensors, read_metrics, restore_optimizer, set_rng_state, write_checkpoint, write_metrics
 from .group import Batch, Group, signals, train_rows
-from .loss import MicroBatch, add_policy_head, collate, plan_micro_batches, score, token_loss
+from .loss import MicroBatch, collate, plan_micro_batches, policy_head, score, token_loss
 os.environ.setdefault('HF_HUB_DISABLE_TELEMETRY', '1')
 os.environ.setdefault('TRL_EXPERIMENTAL_SILENCE', '1')
 from transformers import TrainerCallback, PrinterCallback
@@ -93,7 +93,7 @@ class RescueTrainer(GRPOTrainer):
         super().__init__(model=policy.model, reward_funcs=_verdicts, args=args, train_dataset=Dataset.from_dict({'prompt': ['']}), processing_class=policy.tokenizer,
                          peft_config=lora, callbacks=[_Hooks(self)])
         self.remove_callback(PrinterCallback)
-        add_policy_head(self.model.get_base_model() if lora else self.model)
+        vars(self.base).pop('forward', None)     # TRL's own head; policy_head is ours
         policy.model = self.model            # with LoRA: the PEFT model
         _tell(policy)
         self.model.eval()
@@ -101,7 +101,9 @@ class RescueTrainer(GRPOTrainer):
     def _send_telemetry(self): "A laptop-first tool does not phone home."
     def _save_checkpoint(self, model, trial): raise RuntimeError('checkpoints are written by save_checkpoint')
     @property
-    def update(self) -> int: return self.updates_done
+    def base(self):
+        "The causal LM itself, without PEFT around it."
+        return self.model.get_base_model() if self.cfg.lora_rank else self.model
 
 # %% ../../nbs/52_trainer.ipynb #81b40905
 def _loader(self):
@@ -238,7 +240,7 @@ def _run(self, updates: int | None = None) -> list[dict]:
     todo = self._goal - self.updates_done
     if todo > 0:
         self.args.max_steps, self._step = todo * self.opt.num_iterations, 0
-        self.train()
+        with policy_head(self.base): self.train()
         self.model.eval()
     return self.rows
 RescueTrainer._finish, RescueTrainer.run = _finish, _run
