@@ -14,7 +14,7 @@ from ..core import Frozen, UserError
 # %% auto #0
 __all__ = ['SYSTEM', 'ETC', 'PYTHON', 'ENV', 'APT', 'BoxLimits', 'Ran', 'clip', 'package_folders', 'folders', 'system_args',
            'next_uid', 'isolation', 'inner', 'box_argv', 'descendants', 'resident_mb', 'folder_mb', 'over_limit',
-           'pump', 'need_bwrap', 'run_boxed', 'ended', 'probe', 'remove_tree', 'Sandbox']
+           'pump', 'need_bwrap', 'run_boxed', 'gone', 'ended', 'probe', 'remove_tree', 'Sandbox']
 
 # %% ../../nbs/10a_sandbox.ipynb #c70d8112
 class BoxLimits(Frozen):
@@ -190,10 +190,16 @@ def run_boxed(argv: list[str], rw: dict | None = None, ro: dict | None = None, c
             try: out, why = pump(proc, list(rw or {}), limits)
             finally: proc.kill()     # bwrap's end takes every process of the sandbox with it; after a regular end this does nothing
         seen = [json.loads(line) for line in status.read().splitlines() if line.strip()]
+    gone(next((s['child-pid'] for s in seen if 'child-pid' in s), None))
     text = out.decode(errors='replace')
     code = next((s['exit-code'] for s in seen if 'exit-code' in s), None)
     if code is None and not why: code = ended(seen, text)
     return Ran(-signal.SIGKILL if code is None else code, text, time.monotonic() - start, why)
+
+def gone(pid: int | None, wait_s: float = 10) -> None:
+    "Wait until the sandbox's first process has left: it goes last, after all others have been reaped."
+    end = time.monotonic() + wait_s
+    while pid and os.path.exists(f'/proc/{pid}') and time.monotonic() < end: time.sleep(0.01)
 
 def ended(seen: list[dict], text: str) -> int:
     "Exit code of a sandbox that bwrap said nothing about: killed if it stood, else an error."

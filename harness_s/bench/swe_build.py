@@ -4,7 +4,7 @@
 
 # %% ../../nbs/10d_swe_build.ipynb #a8d9b499
 from __future__ import annotations
-import argparse, ast, difflib, json, os, re, shutil, subprocess, sys, time
+import argparse, ast, difflib, json, math, os, re, shutil, subprocess, sys, time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -184,7 +184,7 @@ def try_mutant(p: Package, archive: Path, env: Path, base: Baseline, path: str, 
         instance_id=f'{p.name}__{p.name}-{content_hash(base_patch, 8)}', repo=p.name, version=p.version, problem_statement=told, patch=diff(mutated, text, path),
         FAIL_TO_PASS=tuple(failing), PASS_TO_PASS=rest, base_commit=content_hash([p.name, p.version, base_patch], 40), split=p.split,
         family=f'{p.name}/{content_hash([path, m.where], 6)}', source=f'sources/{archive.name}', base_patch=base_patch,
-        hidden=hidden_tests(run, failing), test_seconds=round(max(30, 8 * base.seconds), 1))
+        hidden=hidden_tests(run, failing), test_seconds=60.0 * math.ceil(8 * base.seconds / 60))
 
 # %% ../../nbs/10d_swe_build.ipynb #c944cc60
 def confirm(inst: Instance, archive: Path, env: Path) -> str:
