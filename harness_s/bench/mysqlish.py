@@ -9,18 +9,27 @@ from functools import lru_cache
 from typing import Any, Callable
 
 # %% auto #0
-__all__ = ['FUNCTIONS', 'text_key', 'collate', 'to_num', 'to_text', 'NotOne', 'translate']
+__all__ = ['FUNCTIONS', 'text_key', 'order_key', 'collate', 'to_num', 'to_text', 'NotOne', 'translate']
 
 # %% ../../nbs/12_dbbench_mysql.ipynb #2be48e0e
+_STROKES = str.maketrans({'ø': 'o', 'đ': 'd', 'ł': 'l', 'ħ': 'h', 'ŧ': 't', 'æ': 'ae', 'œ': 'oe'})    # what Unicode does not decompose but collation folds
+
 @lru_cache(65536)
 def text_key(s: str) -> str:
     "Comparison key: case and accents do not count."
     if s.isascii(): return s.lower()
-    return ''.join(c for c in unicodedata.normalize('NFKD', s) if not unicodedata.combining(c)).casefold()
+    return ''.join(c for c in unicodedata.normalize('NFKD', s) if not unicodedata.combining(c)).casefold().translate(_STROKES)
+
+@lru_cache(65536)
+def order_key(s: str) -> str:
+    "Sorting key: `text_key` with signs below digits and digits below letters, as Unicode collation has it."
+    k = text_key(s)
+    return k if k.isalnum() else ''.join(c if c.isalnum() else '\x01' + c for c in k)
 
 def collate(a: str, b: str) -> int:
-    "Three-way comparison by `text_key`."
-    x, y = text_key(a), text_key(b)
+    "Three-way comparison: equal by `text_key`, in the order of `order_key`."
+    if text_key(a) == text_key(b): return 0
+    x, y = order_key(a), order_key(b)
     return (x > y) - (x < y)
 
 _NUM = re.compile(r'\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?')
@@ -42,7 +51,7 @@ def to_text(x: Any) -> str | None:
 # %% ../../nbs/12_dbbench_mysql.ipynb #1f0db0f2
 def _regex(pattern: str, text: str, how: str = 'search', *args):
     import regex
-    return getattr(regex.compile(str(pattern), regex.I), how)(*args, str(text), timeout=0.25)
+    return getattr(regex.compile(str(pattern), regex.I), how)(*args, str(text), timeout=1.0)
 
 def _nullsafe(f: Callable) -> Callable:
     return lambda *a: None if any(x is None for x in a) else f(*a)
@@ -105,12 +114,17 @@ def _call(name: str, *args):
     from sqlglot import exp as E
     return E.Anonymous(this=name, expressions=list(args))
 
+def _mysql(e: Any):
+    "An expression compared by MySQL's collation (which computed text, and an alias of it, would lack)."
+    from sqlglot import exp as E
+    return E.Collate(this=e if isinstance(e, E.Column) else E.Paren(this=e), expression=E.var('mysql'))
+
 def _align(a: Any, b: Any) -> tuple[Any, Any]:
     "Two compared expressions with MySQL's coercion made explicit."
     from sqlglot import exp as E
     if _numeric(a) != _numeric(b): a, b = (a if _numeric(a) else _call('mysql_num', a)), (b if _numeric(b) else _call('mysql_num', b))
     elif not _numeric(a) and not isinstance(a, (E.Column, E.Subquery, E.Null, E.Boolean, E.Tuple)) and not isinstance(b, (E.Column, E.Boolean)):
-        a = E.Collate(this=E.Paren(this=a), expression=E.var('mysql'))
+        a = _mysql(a)
     return a, b
 
 def _store(e: Any):
@@ -129,6 +143,8 @@ def _rewrite(e: Any):
     from sqlglot import exp as E
     if isinstance(e, (E.EQ, E.NEQ, E.GT, E.GTE, E.LT, E.LTE, E.NullSafeEQ)) and not isinstance(e.parent, (E.Update, E.Set)):
         a, b = _align(e.this, e.expression); e.set('this', a); e.set('expression', b)
+    elif isinstance(e, E.Ordered) and not isinstance(e.this, (E.Literal, E.Collate)) and not _numeric(e.this): e.set('this', _mysql(e.this))
+    elif isinstance(e, E.Group): e.set('expressions', [x if isinstance(x, (E.Literal, E.Collate)) or _numeric(x) else _mysql(x) for x in e.expressions])
     elif isinstance(e, E.Between) and _numeric(e.args['low']) and not _numeric(e.this): e.set('this', _call('mysql_num', e.this))
     elif isinstance(e, E.In) and e.expressions and all(_numeric(x) for x in e.expressions) and not _numeric(e.this): e.set('this', _call('mysql_num', e.this))
     elif isinstance(e, E.Cast) and e.to.this.name.startswith('U') and e.to.this.name.endswith('INT'): e.set('to', E.DataType.build('BIGINT'))
@@ -142,6 +158,17 @@ def _rewrite(e: Any):
     if isinstance(e, E.ConcatWs): return _call('concat_ws', *e.expressions)
     if isinstance(e, E.RegexpExtract): return _call('regexp_substr', e.this, e.expression)
     return e
+
+def _named(tree: Any):
+    "Computed columns keep the heading that MySQL gives them; ORDER BY position of computed text sorts by MySQL's collation."
+    from sqlglot import exp as E
+    if not isinstance(tree, E.Select): return tree
+    plain = (E.Column, E.Star, E.Alias, E.Literal, E.Subquery)
+    for o in (tree.args['order'].expressions if tree.args.get('order') else []):
+        at = int(o.this.name) - 1 if isinstance(o.this, E.Literal) and o.this.name.isdigit() else -1
+        if 0 <= at < len(tree.expressions) and not isinstance(tree.expressions[at], plain): o.set('this', tree.expressions[at].copy())
+    tree.set('expressions', [p if isinstance(p, plain) else E.alias_(p, p.sql('mysql'), quoted=True) for p in tree.expressions])
+    return tree
 
 def _values(tree: Any):
     "Stored values as text; UPDATE/DELETE ... LIMIT by rowid."
@@ -184,7 +211,7 @@ def translate(sql: str) -> str:
     tree = trees[0]
     if isinstance(tree, E.TruncateTable): tree = E.delete(tree.expressions[0])
     if isinstance(tree, E.Command): return sql
-    tree = _values(tree)
+    tree = _named(_values(tree))
     for node in reversed(list(tree.walk(bfs=False))):
         new = _rewrite(node)
         if new is not node: tree = new if node is tree else (node.replace(new), tree)[1]
