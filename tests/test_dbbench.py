@@ -177,6 +177,17 @@ def test_every_mechanism_makes_a_valid_harness(bench):
         ids.add(load_harness(state).id)
     assert len(ids) == 3 + len(CATALOGUE) and {m.component for m in CATALOGUE} == set(h0.state())
 
+def test_the_read_back_hook_knows_a_read_from_a_write(bench):
+    from harness_s.dialect import get_dialect
+    from harness_s.session import HarnessSession
+    b = bench(record('UPDATE', ["UPDATE Medals SET Gold = 5 WHERE Nation = 'Cuba'"])); t = b.tasks('test')[0]
+    def refused(*calls):
+        env = b.env(t); s = HarnessSession(siblings()['inspect'], get_dialect('json'), t, env.tools(), 10); s.open('')
+        for c in calls: s.record(c, env.call(c), 9)
+        return s.admit(commit('done')) is not None
+    write, read = b.oracle(t)[0], sql('SELECT * FROM Medals')
+    assert refused(write) and refused(read, write) and not refused(write, read) and not refused(read) and refused(write, sql('SELEC'))
+
 def test_diagnosis(bench):
     b = bench(record(), record('UPDATE', ["UPDATE Medals SET Gold = 5 WHERE Nation = 'Cuba'"])); read, change = b.tasks('test')
     def run(task, *calls):
