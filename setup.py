@@ -9,7 +9,7 @@ ini.read(here/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 
 core = ['pydantic>=2.9', 'pyyaml>=6', 'numpy>=1.26', 'polars>=1.30', 'tqdm>=4.66', 'psutil>=5.9', 'scipy>=1.11', 'scikit-learn>=1.4',
-        'plotly>=6.3,<7', 'sqlglot>=26', 'safetensors>=0.4', 'torch>=2.6,<3', 'transformers>=5.20,<6', 'trl>=1.16,<2', 'peft>=0.19', 'accelerate>=1.10',
+        'plotly>=6.3,<7', 'sqlglot>=26', 'regex>=2024.5', 'safetensors>=0.4', 'torch>=2.6,<3', 'transformers>=5.20,<6', 'trl>=1.16,<2', 'peft>=0.19', 'accelerate>=1.10',
         'datasets>=3']
 llm = ['litellm>=1.80']
 dash = ['panel>=1.9,<2', 'bokeh>=3.8,<4', 'ipywidgets>=8.1', 'jupyterlab>=4.4', 'papermill>=2.7']

@@ -37,7 +37,7 @@ def siblings_of(config: RunConfig, bench) -> list[Harness]:
     "The hand-written siblings of a config: files, or 'siblings' for those that the benchmark brings."
     out = []
     for name in config.harnesses:
-        if name == 'siblings': out += list(bench.siblings())
+        if name == 'siblings': out += bench.siblings().values()
         elif not Path(name).is_file(): raise UserError(f"harnesses: {name!r} is not a file: give a YAML or JSON harness, or 'siblings'")
         else: out.append(load_harness(Path(name).read_text()))
     return out
