@@ -16,8 +16,8 @@ from ..store import RunStore
 from .group import Batch, Group, retain
 
 # %% auto #0
-__all__ = ['ARMS', 'Arm', 'get_arm', 'Selector', 'External', 'StandIn', 'batch_tasks', 'train_job', 'spread', 'top_validated',
-           'Collector']
+__all__ = ['ARMS', 'STRATEGIES', 'Arm', 'get_arm', 'get_strategy', 'Selector', 'External', 'StandIn', 'batch_tasks', 'train_job',
+           'spread', 'top_validated', 'Collector']
 
 # %% ../../nbs/53_arms.ipynb #bdd21484
 class Arm(Frozen):
@@ -46,6 +46,15 @@ def get_arm(name: str) -> Arm:
     "A training arm by name; UserError that lists them."
     if name not in ARMS: raise UserError(f"train.arms: unknown arm '{name}': use one of {', '.join(ARMS)}")
     return ARMS[name]
+
+# %% ../../nbs/53_arms.ipynb #6aa25402
+STRATEGIES: dict[str, str] = dict(meta_harness='harness_s.train.search', whale='harness_s.train.whale', harnessforge='harness_s.train.harnessforge')
+
+def get_strategy(name: str) -> Callable:
+    "`strategy(policy, bench, config, store, ...) -> Outcome`, by name; UserError that lists them."
+    import importlib
+    if name not in STRATEGIES: raise UserError(f"unknown strategy '{name}': use one of {', '.join(STRATEGIES)}")
+    return getattr(importlib.import_module(STRATEGIES[name]), name)
 
 # %% ../../nbs/53_arms.ipynb #26e3787d
 @runtime_checkable
