@@ -51,6 +51,7 @@ def read_object(text: str | None) -> dict:
     fenced = re.findall(r'```[\w-]*\n(.*?)```', text, flags=re.S)
     start = text.find('{')
     if start < 0: raise BadReply('there is no JSON object in the reply')
+    if any(part.lstrip().startswith('[') for part in (text, *fenced)): raise BadReply('a JSON array where one object was asked for')
     found = [o for part in fenced for o in _objects(part)] or _whole(text, start)
     if len(found) != 1: raise BadReply(f'{len(found)} JSON objects where one was asked for' if found else 'no complete JSON object: it was cut off or is malformed')
     return found[0]
@@ -66,11 +67,16 @@ def _whole(text: str, start: int) -> list[dict]:
 class Transient(Exception):
     "The server did not answer properly; trying again may help."
 
-def complete(role: RoleConfig, messages: list[dict]) -> dict:
-    "One call through litellm: {text, finish, prompt, cached, completion, money}. Raises Transient, BadReply or RoleStop."
+def _litellm():
+    "The library, without its fetching of price maps. The import takes seconds and is done before a call's clock starts."
     os.environ.setdefault('LITELLM_LOCAL_MODEL_COST_MAP', 'True')
     import litellm
     litellm.suppress_debug_info = True
+    return litellm
+
+def complete(role: RoleConfig, messages: list[dict]) -> dict:
+    "One call through litellm: {text, finish, prompt, cached, completion, money}. Raises Transient, BadReply or RoleStop."
+    litellm = _litellm()
     key = os.environ.get(role.api_key_env) if role.api_key_env else None
     if role.api_key_env and not key: raise RoleStop(f"role model {role.model}: environment variable {role.api_key_env} is not set: export the key there")
     x = litellm.exceptions
@@ -110,9 +116,10 @@ M = TypeVar('M', bound=BaseModel)
 
 class RoleClient:
     "Asks models for all roles of one run, within one budget. `complete` may be replaced in tests."
-    def __init__(self, store: RunStore, config: RolesConfig = RolesConfig(), complete: Callable[[RoleConfig, list[dict]], dict] = complete, sleep: Callable[[float], None] = time.sleep):
-        self.store, self.config, self.complete, self.sleep = store, config, complete, sleep
-        self.count, self.records = 0, self._read()
+    def __init__(self, store: RunStore, config: RolesConfig = RolesConfig(), complete: Callable[[RoleConfig, list[dict]], dict] | None = None, sleep: Callable[[float], None] = time.sleep):
+        self.store, self.config, self.complete, self.sleep = store, config, complete or globals()['complete'], sleep
+        self.records = self._read()
+        self.total, self.summed = dict(calls=0, prompt=0, cached=0, completion=0, money=0.0, seconds=0.0), 0
         self.by_request: dict[str, list[dict]] = {}
         for r in self.records: self.by_request.setdefault(r['request'], []).append(r)
 
@@ -126,11 +133,16 @@ class RoleClient:
 
     def spent(self) -> dict:
         "Calls, tokens (cached ones apart), money and waiting time so far, failures included."
-        total = dict(calls=0, failed=0, prompt=0, cached=0, completion=0, money=0.0, seconds=0.0)
-        for r in self.records:
-            total['calls'] += 1; total['failed'] += r['status'] != 'ok'
-            for k in ('prompt', 'cached', 'completion', 'money', 'seconds'): total[k] += r.get(k, 0)
-        return total
+        for r in self.records[self.summed:]:
+            self.total['calls'] += 1
+            for k in ('prompt', 'cached', 'completion', 'money', 'seconds'): self.total[k] += r.get(k, 0)
+        self.summed = len(self.records)
+        return dict(self.total)
+
+    @property
+    def failed(self) -> int:
+        "Calls that gave nothing usable."
+        return sum(r['status'] != 'ok' for r in self.records)
 
     def check_budget(self):
         "UserError when a budget is used up; called before every paid call."
@@ -188,6 +200,7 @@ def _record_call(self: RoleClient, role: str, cfg: RoleConfig, messages: list[di
         self._call(role, cfg, messages, request)
 
 def _call(self: RoleClient, role: str, cfg: RoleConfig, messages: list[dict], request: str) -> dict:
+    if self.complete is complete: _litellm()
     start, base = time.monotonic(), dict(role=role, model=cfg.model, request=request, status='new', error='', text=None, finish='', messages=messages)
     try: base |= in_time(lambda: self.complete(cfg, messages), cfg.timeout_s + 5)
     except Transient as e: base |= dict(status='transient', error=str(e))

@@ -28,6 +28,7 @@ class Profile(Frozen):
     n_missing: int = 0
     repaired: int = 0
     regressed: int = 0
+    note: str = ''          # why there are no entries, where a profiler failed
 
     def _repr_markdown_(self):
         line = lambda e: f'- **When** {e.when} · **Behavior** {e.behavior} · {len(e.tasks)} task{"s" * (len(e.tasks) != 1)}: {", ".join(e.tasks[:6])}{" ..." * (len(e.tasks) > 6)}'

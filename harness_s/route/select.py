@@ -11,14 +11,16 @@ from ..cache import Rollouts
 from ..config import RunConfig
 from ..core import Task, UserError, content_hash, derive_seed
 from ..harness import Harness
+from ..roles import RoleClient
 from ..store import RunStore
 from ..evolve.pool import Pool
 from .evidence import Evidence, task_text
+from .llm import LLMProfiler, LLMVoter
 from .profile import OfflineProfiler, Profiler
 from .vote import OFFLINE, Ballot, Nearest, ballots_from, checked, tally
 
 # %% auto #0
-__all__ = ['SELECTORS', 'calibrate', 'Router', 'Selector', 'make_selector']
+__all__ = ['SELECTORS', 'calibrate', 'Router', 'make_voters', 'Selector', 'make_selector']
 
 # %% ../../nbs/43_route.ipynb #f6d75ef1
 def calibrate(policy, pool: Pool, bench, config: RunConfig, store: RunStore, step: int = 0, name: str = '', profiler: Profiler | None = None,
@@ -37,8 +39,10 @@ def calibrate(policy, pool: Pool, bench, config: RunConfig, store: RunStore, ste
     trajs = runs.run(f'calibrate-{name}', [(t, h) for h in hs for t in tasks], k)
     cube = np.array([np.nan if t.reward is None else t.reward for t in trajs], float).reshape(len(hs), len(tasks), k)
     pairs = lambda j: [(t, trajs[i * k + r], trajs[(j * len(tasks) + i) * k + r]) for i, t in enumerate(tasks) for r in range(k)]
-    profiler = profiler or OfflineProfiler(bench)
+    model = config.roles.profiler
+    profiler = profiler or (LLMProfiler(RoleClient(store, config.roles), model) if model else OfflineProfiler(bench))
     profiles = {h.id: profiler.profile(h.id, pairs(j)) for j, h in enumerate(hs) if j}
+    if hasattr(profiler, 'finish'): profiler.finish()
     out = Evidence(pool.ids, tasks, _mean(cube).T, profiles, step, policy.fingerprint, [task_text(bench, t) for t in tasks], [list(bench.features(t)) for t in tasks])
     out.save(store, name)
     return out
@@ -70,7 +74,7 @@ class Router:
         cast = []
         for v in self.voters:
             if hasattr(v, 'scores'): cast.append(ballots_from(v.name, v.scores(self.evidence, tasks, texts, words), self.evidence, tasks, c))
-            else: cast.append([v.vote(t, self.evidence, c, derive_seed(self.seed, v.name, t.content_hash, self.evidence.step)) for t in tasks])
+            else: cast.append([v.vote(t, self.evidence, c, derive_seed(self.seed, v.name, t.content_hash, self.evidence.step), x) for t, x in zip(tasks, texts)])
         return [[checked(b, c) for b in bs] for bs in zip(*cast)] if cast else [[] for _ in tasks]
 
     def rankings(self, tasks: Sequence[Task], with_h0: bool) -> list[list[tuple[str, float]]]:
@@ -83,6 +87,13 @@ class Router:
     def top(self, task: Task, k: int, with_h0: bool = False) -> list[str]:
         "Ids of the best `k`: Eq. 10 without H0, Eq. 12 with `k=1, with_h0=True`."
         return [i for i, _ in self.rankings([task], with_h0)[0][:k]]
+
+# %% ../../nbs/43_route.ipynb #71ee0c57
+def make_voters(config: RunConfig, store: RunStore) -> list[Any]:
+    "The voters of a run. Two voters of one model get different names, so that their ballots can be told apart."
+    models = config.roles.voters
+    client = RoleClient(store, config.roles) if models else None
+    return [LLMVoter(client, m, f'{m.model}#{i}') for i, m in enumerate(models)] or [V() for V in OFFLINE]
 
 # %% ../../nbs/43_route.ipynb #f7024a94
 def _ballot_rows(self: Router, tasks: Sequence[Task], with_h0: bool = True) -> list[dict]:
