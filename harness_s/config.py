@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError, model_validator
 from .core import Frozen, Limits, Sampling, UserError
 
 # %% auto #0
-__all__ = ['Stage', 'CONFIGS', 'BenchConfig', 'PolicyConfig', 'EvolveConfig', 'RouteConfig', 'RoleConfig', 'RolesConfig',
-           'TrainConfig', 'EvalConfig', 'RunConfig', 'parse_config', 'find_config', 'override', 'load_config']
+__all__ = ['Stage', 'CONFIGS', 'BenchConfig', 'RoleConfig', 'PolicyConfig', 'EvolveConfig', 'RouteConfig', 'RolesConfig',
+           'TrainConfig', 'EvalConfig', 'ScaleConfig', 'RunConfig', 'parse_config', 'find_config', 'override',
+           'load_config']
 
 # %% ../nbs/05_config.ipynb #49b75e35
 class BenchConfig(Frozen):
@@ -20,12 +21,25 @@ class BenchConfig(Frozen):
     name: str = 'pocket'
     options: dict[str, Any] = {}
 
+class RoleConfig(Frozen):
+    "One language model behind a role, by its litellm name ('openai/gpt-...', 'hosted_vllm/...')."
+    model: str = Field(min_length=1)
+    api_base: str | None = None                         # a server of your own
+    api_key_env: str | None = None                      # name of the environment variable that holds the key; never the key
+    temperature: float = Field(0.6, ge=0)
+    max_tokens: int = Field(8192, ge=1)
+    timeout_s: float = Field(300.0, gt=0)               # of one call; what does not come back is a transient failure
+    retries: int = Field(3, ge=0)                       # of transient failures: 429, 5xx, no answer
+    backoff_s: float = Field(2.0, ge=0)                 # before the first retry; doubles
+    options: dict[str, Any] = {}                        # further litellm parameters (reasoning_effort, ...)
+
 class PolicyConfig(Frozen):
     "Which weights, where. `name`: 'pocket', 'smollm2', a folder, or a hub name."
     name: str = 'pocket'
     device: str = 'cpu'
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
     threads: int | None = Field(None, ge=1)     # torch threads of this process; None = torch's choice
+    api: RoleConfig | None = None               # a litellm model as the executor instead: evolution and evaluation, no training
 
 class EvolveConfig(Frozen):
     "Directional Harness Evolution (1.1 of the design; Table 8)."
@@ -47,18 +61,6 @@ class RouteConfig(Frozen):
     val_tasks: int | None = Field(None, ge=1)
     rollouts: int = Field(1, ge=1)                      # paired rollouts a task and harness
     sampling: Sampling = Sampling(temperature=0.0)
-
-class RoleConfig(Frozen):
-    "One language model behind a role, by its litellm name ('openai/gpt-...', 'hosted_vllm/...')."
-    model: str = Field(min_length=1)
-    api_base: str | None = None                         # a server of your own
-    api_key_env: str | None = None                      # name of the environment variable that holds the key; never the key
-    temperature: float = Field(0.6, ge=0)
-    max_tokens: int = Field(8192, ge=1)
-    timeout_s: float = Field(300.0, gt=0)               # of one call; what does not come back is a transient failure
-    retries: int = Field(3, ge=0)                       # of transient failures: 429, 5xx, no answer
-    backoff_s: float = Field(2.0, ge=0)                 # before the first retry; doubles
-    options: dict[str, Any] = {}                        # further litellm parameters (reasoning_effort, ...)
 
 class RolesConfig(Frozen):
     "Who diagnoses, edits, profiles and votes. A role without a model is played offline."
@@ -84,15 +86,34 @@ class TrainConfig(Frozen):
     clip_low: float = 0.20
     clip_high: float = 0.28
     weight_cap: float = 2.0                             # w = clip(pi_old / q, 0, cap)
-    micro_batches: int = Field(2, ge=1)
     max_grad_norm: float = 1.0
+    num_iterations: int = Field(1, ge=1)                # optimiser steps on one batch; pi_old stays that of the sampling policy
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup: int = Field(0, ge=0)                        # optimiser steps of linear warm-up, then constant
+    lora_alpha: int | None = Field(None, ge=1)          # None = twice the rank
+    micro_tokens: int = Field(1024, ge=1)               # padded tokens of a micro-batch: about 1,000 is fastest on a CPU, a GPU wants more
+    bf16: bool = False                                  # autocast
+    gradient_checkpointing: bool = False
+    report_to: tuple[str, ...] = ()                     # trackers that TRL knows
     checkpoint_every: int = Field(10, ge=1)
+    keep_optimizer: bool = False                        # keep the optimiser state of older checkpoints too
 
 class EvalConfig(Frozen):
     "Three rollouts a task on the test split, or on another split by name."
     split: Literal['train', 'val', 'test'] = 'test'
     tasks: int | None = Field(None, ge=1)               # None = all
     rollouts: int = Field(3, ge=1)
+
+class ScaleConfig(Frozen):
+    "What the dry run counts with: the machine that a run is meant for. 0 GPUs = this process on a CPU."
+    gpus: int = Field(0, ge=0)
+    gpu_gb: float = Field(80.0, gt=0)
+    train_gpus: int = Field(0, ge=0)                    # the rest serve the sampling policy
+    accelerate: str = ''                                # accelerate config file for the training processes, by path or packaged name
+    policy_tokens: int | None = Field(None, ge=1)       # expected policy tokens and ...
+    context_tokens: int | None = Field(None, ge=1)      # ... other tokens of a rollout; None = counted from the limits
+    parameters: float | None = Field(None, gt=0)        # of the policy, where its config is not at hand
 
 Stage = Literal['evolve', 'train', 'evaluate']
 
@@ -114,6 +135,7 @@ class RunConfig(Frozen):
     roles: RolesConfig = RolesConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvalConfig = EvalConfig()
+    scale: ScaleConfig = ScaleConfig()
 
     @model_validator(mode='after')
     def _possible(self):

@@ -5,7 +5,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 torch.set_num_threads(1)
 from harness_s.config import TrainConfig
-from harness_s.train.trainer import RescueTrainer, TrainerOptions
+from harness_s.train.trainer import RescueTrainer
 from safetensors.torch import save_file
 from tiny import flat, llama, made_up
 
@@ -13,7 +13,7 @@ from tiny import flat, llama, made_up
 def train(lora):
     "Two updates: ({first gradient, last weights, statistics}, trainer)."
     p, grads = llama(), []
-    t = RescueTrainer(p, made_up, TrainConfig(lr=1e-2, lora_rank=lora, max_grad_norm=1e9), options=TrainerOptions(micro_tokens=60))
+    t = RescueTrainer(p, made_up, TrainConfig(lr=1e-2, lora_rank=lora, max_grad_norm=1e9, micro_tokens=60))
     step = t._get_grad_norm
     t._get_grad_norm = lambda model, grad_norm=None: (grads.append(flat(t.model, grad=True)), step(model, grad_norm))[1]
     rows = t.run(2)

@@ -13,7 +13,7 @@ from harness_s.train.arms import Collector, get_arm
 from harness_s.train.checkpoint import checkpoints, optimizer_tensors
 from harness_s.train.group import Group, signals, train_rows
 from harness_s.train.loss import plan_micro_batches
-from harness_s.train.trainer import RescueTrainer, TrainerOptions, _inner
+from harness_s.train.trainer import RescueTrainer, _inner
 from tiny import BabbleBench, TASKS, babble, flat, llama, made_up, qwen
 
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ def reference_gradient(policy, groups, temperature=1.0):
 def trainer_gradient(policy, groups, temperature=1.0, lora=None, **options):
     "The gradient that reaches the optimiser, the loss and the number of micro-batches."
     seen = {}
-    t = RescueTrainer(policy, lambda u: groups, TrainConfig(lr=1e-9, lora_rank=lora, **NOCLIP), Sampling(temperature=temperature), TrainerOptions(**options))
+    t = RescueTrainer(policy, lambda u: groups, TrainConfig(lr=1e-9, lora_rank=lora, **NOCLIP, **options), Sampling(temperature=temperature))
     inner, prep = t._get_grad_norm, t._prepare_inputs
     t._get_grad_norm = lambda model, grad_norm=None: (seen.update(grad=flat(t.model, grad=True)), inner(model, grad_norm))[1]
     t._prepare_inputs = lambda x: seen.setdefault('micro', prep(x))
@@ -86,7 +86,7 @@ def test_rho_and_w_are_one_where_sampler_and_trainer_agree(make, temperature, mo
     assert len({t.harness_id for g in groups for t in g.trajectories}) == 3 and any(len(t.rows) > 1 for g in groups for t in g.trajectories)
     if not any(g.effective for g in groups): pytest.fail('the made-up verdicts gave no contrast: choose another seed')
     for n in (1, 2):
-        row = RescueTrainer(c.policy, lambda u: groups, TrainConfig(lr=1e-12), Sampling(temperature=temperature), TrainerOptions(num_iterations=n)).run(1)[0]
+        row = RescueTrainer(c.policy, lambda u: groups, TrainConfig(lr=1e-12, num_iterations=n), Sampling(temperature=temperature)).run(1)[0]
         assert abs(row['ratio_min'] - 1) < 1e-5 and abs(row['ratio_max'] - 1) < 1e-5 and row['clip_share'] == 0
         assert abs(row['w_min'] - 1) < 1e-4 and abs(row['w_max'] - 1) < 1e-4
     wrong = RescueTrainer(c.policy, lambda u: groups, TrainConfig(lr=1e-12), Sampling(temperature=temperature + .5)).run(1)[0]
@@ -172,7 +172,7 @@ def test_r17_groups_are_named_not_hashed():
 def test_r18_uniform_batch_changes_nothing():
     "Counted, explained, and inert: no decay, no momentum, whatever came before."
     p = llama()
-    t = RescueTrainer(p, lambda u: made_up(u, ('fail',) * 4 if u in (1, 2) else ('pass', 'fail', 'fail', 'missing')), TrainConfig(lr=1e-2), options=TrainerOptions(weight_decay=.3))
+    t = RescueTrainer(p, lambda u: made_up(u, ('fail',) * 4 if u in (1, 2) else ('pass', 'fail', 'fail', 'missing')), TrainConfig(lr=1e-2, weight_decay=.3))
     seen = []
     names = lambda: optimizer_tensors(_inner(t.optimizer), {id(q): n for n, q in p.model.named_parameters()})
     t.on_update = lambda row: seen.append((row, flat(p.model), names()))
@@ -182,7 +182,7 @@ def test_r18_uniform_batch_changes_nothing():
     assert all(torch.equal(o0[k], o2[k]) for k in o0) and r1['skipped'] and 'no gradient' in r1['reason'] and not r3['skipped']
     assert [r['step'] for r in (r0, r1, r2, r3)] == [0, 1, 2, 3] and r1['n_effective'] == 0 and r1['n_groups'] == 3
     only = llama(); w = flat(only.model)
-    RescueTrainer(only, lambda u: made_up(u, ('pass',) * 4), TrainConfig(lr=1e-2), options=TrainerOptions(weight_decay=.3)).run(2)
+    RescueTrainer(only, lambda u: made_up(u, ('pass',) * 4), TrainConfig(lr=1e-2, weight_decay=.3)).run(2)
     assert torch.equal(flat(only.model), w)
 
 

@@ -5,12 +5,12 @@
 # %% ../../nbs/52_trainer.ipynb #330bde6d
 from __future__ import annotations
 import math, os, tempfile, time, warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Callable, Sequence
 import numpy as np, torch
 from ..config import TrainConfig
-from ..core import Frozen, Sampling, UserError
+from ..core import Sampling, UserError
 from .checkpoint import load_weights, newest, optimizer_tensors, read_metrics, restore_optimizer, set_rng_state, write_checkpoint, write_metrics
 from .group import Batch, Group, signals, train_rows
 from .loss import MicroBatch, collate, plan_micro_batches, policy_head, score, token_loss
@@ -20,21 +20,7 @@ from transformers import TrainerCallback, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 # %% auto #0
-__all__ = ['LORA_TARGETS', 'QUANTILES', 'TrainerOptions', 'lora_config', 'grpo_args', 'RescueTrainer', 'token_stats']
-
-# %% ../../nbs/52_trainer.ipynb #aa214ef7
-class TrainerOptions(Frozen):
-    "How the update is computed. None of it changes the gradient, except the optimiser's own settings."
-    micro_tokens: int = 1024            # padded tokens of a micro-batch; about 1,000 is fastest on a CPU, a GPU wants more
-    num_iterations: int = 1             # optimiser steps on one batch; pi_old stays that of the sampling policy
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    warmup: int = 0                     # optimiser steps of linear warm-up, then constant
-    lora_alpha: int | None = None       # None = twice the rank
-    bf16: bool = False                  # autocast
-    gradient_checkpointing: bool = False
-    report_to: tuple[str, ...] = ()     # trackers that TRL knows
-    keep_optimizer: bool = False        # keep the optimiser state of older checkpoints (the newest always has it)
+__all__ = ['LORA_TARGETS', 'QUANTILES', 'lora_config', 'grpo_args', 'RescueTrainer', 'token_stats', 'quiet']
 
 # %% ../../nbs/52_trainer.ipynb #c632b91a
 LORA_TARGETS = ('q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj', 'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj')
@@ -52,16 +38,16 @@ def _check(sampling: Sampling):
     if sampling.temperature <= 0: raise UserError(f'sampling.temperature = {sampling.temperature}: greedy groups are uniform and teach nothing: set it above 0')
     if sampling.top_p < 1: raise UserError(f'sampling.top_p = {sampling.top_p}: training scores the full distribution, so a truncated one would bias rho and w: set top_p to 1')
 
-def grpo_args(cfg: TrainConfig, opt: TrainerOptions, temperature: float, device: str, folder: Path, seed: int) -> GRPOConfig:
+def grpo_args(cfg: TrainConfig, temperature: float, device: str, folder: Path, seed: int) -> GRPOConfig:
     "TRL's arguments for one optimiser step a training step."
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)      # TRL still names gradient_checkpointing as transformers no longer does
         return GRPOConfig(
-            output_dir=str(folder), seed=seed % 2**32, use_cpu=device == 'cpu', bf16=opt.bf16, fp16=False, temperature=temperature, beta=0.0,
+            output_dir=str(folder), seed=seed % 2**32, use_cpu=device == 'cpu', bf16=cfg.bf16, fp16=False, temperature=temperature, beta=0.0,
             epsilon=cfg.clip_low, epsilon_high=cfg.clip_high, num_generations=2, per_device_train_batch_size=2, gradient_accumulation_steps=1,
-            num_iterations=opt.num_iterations, learning_rate=cfg.lr, weight_decay=opt.weight_decay, adam_beta1=opt.betas[0], adam_beta2=opt.betas[1],
-            max_grad_norm=cfg.max_grad_norm, lr_scheduler_type='constant', max_steps=1, disable_dropout=True, gradient_checkpointing=opt.gradient_checkpointing,
-            logging_strategy='steps' if opt.report_to else 'no', logging_steps=1, report_to=list(opt.report_to) or 'none',
+            num_iterations=cfg.num_iterations, learning_rate=cfg.lr, weight_decay=cfg.weight_decay, adam_beta1=cfg.betas[0], adam_beta2=cfg.betas[1],
+            max_grad_norm=cfg.max_grad_norm, lr_scheduler_type='constant', max_steps=1, disable_dropout=True, gradient_checkpointing=cfg.gradient_checkpointing,
+            logging_strategy='steps' if cfg.report_to else 'no', logging_steps=1, report_to=list(cfg.report_to) or 'none',
             save_strategy='no', eval_strategy='no', disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False, optim='adamw_torch')
 
 def _verdicts(prompts, **kw): raise RuntimeError('rewards come from the verifier, with the rollouts')
@@ -76,20 +62,21 @@ class RescueTrainer(GRPOTrainer):
     """GRPO on retained groups with the loss of Eq. 13-16.
 
     `collect(update) -> list[Group] | Batch` is called on the main process, with the model in eval mode. `folder` gets metrics.parquet
-    and checkpoints/<update>/; None writes nothing. `on_update(row)` is called after each update with its line of the metrics."""
+    and checkpoints/<update>/; None writes nothing. `on_update(row)` is called after each update with its line of the metrics.
+    `sync(path)` is given a folder with the new weights (or adapter) whenever they changed, for a server that samples."""
     loss_is_scaled_for_ga = True
 
     def __init__(self, policy, collect: Callable[[int], Sequence[Group] | Batch], cfg: TrainConfig = TrainConfig(), sampling: Sampling = Sampling(),
-                 options: TrainerOptions = TrainerOptions(), folder: Path | str | None = None, arm: str = '', seed: int = 0,
-                 on_update: Callable[[dict], None] | None = None):
+                 folder: Path | str | None = None, arm: str = '', seed: int = 0,
+                 on_update: Callable[[dict], None] | None = None, sync: Callable[[Path], None] | None = None):
         from datasets import Dataset
         _check(sampling)
-        self.policy, self.collect, self.cfg, self.sampling, self.opt, self.arm, self.on_update = policy, collect, cfg, sampling, options, arm, on_update
+        self.policy, self.collect, self.cfg, self.sampling, self.arm, self.on_update, self.sync = policy, collect, cfg, sampling, arm, on_update, sync
         self.folder = Path(folder) if folder else None
         self._goal, self.updates_done, self.rows, self._batch, self._stats, self._pending = cfg.updates, 0, [], None, [], None
         device = next(policy.model.parameters()).device.type
-        args = grpo_args(cfg, options, sampling.temperature, device, Path(tempfile.gettempdir())/'harness_s', seed)
-        lora = lora_config(policy.model, cfg.lora_rank, options.lora_alpha) if cfg.lora_rank else None
+        args = grpo_args(cfg, sampling.temperature, device, Path(tempfile.gettempdir())/'harness_s', seed)
+        lora = lora_config(policy.model, cfg.lora_rank, cfg.lora_alpha) if cfg.lora_rank and not hasattr(policy.model, 'peft_config') else None
         super().__init__(model=policy.model, reward_funcs=_verdicts, args=args, train_dataset=Dataset.from_dict({'prompt': ['']}), processing_class=policy.tokenizer,
                          peft_config=lora, callbacks=[_Hooks(self)])
         self.remove_callback(PrinterCallback)
@@ -103,14 +90,14 @@ class RescueTrainer(GRPOTrainer):
     @property
     def base(self):
         "The causal LM itself, without PEFT around it."
-        return self.model.get_base_model() if self.cfg.lora_rank else self.model
+        return self.model.get_base_model() if hasattr(self.model, 'get_base_model') else self.model
 
 # %% ../../nbs/52_trainer.ipynb #81b40905
 def _loader(self):
     return torch.utils.data.DataLoader(range(self.args.max_steps), batch_size=1, collate_fn=lambda _: {})
 
 def _scheduler(self, num_training_steps: int, optimizer=None):
-    first, warm = self.updates_done * self.opt.num_iterations, self.opt.warmup
+    first, warm = self.updates_done * self.cfg.num_iterations, self.cfg.warmup
     factor = lambda s: min(1.0, (first + s + 1) / warm) if warm else 1.0
     self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
     self._created_lr_scheduler = True
@@ -135,11 +122,11 @@ def _generate(self, inputs) -> list[MicroBatch]:
     self._batch, self._stats = self._collect(), []
     rows, acc = train_rows(self._batch.groups), self.accelerator
     if not rows: return []
-    plan = plan_micro_batches([len(r.ids) for r in rows], self.opt.micro_tokens, acc.num_processes)[acc.process_index]
+    plan = plan_micro_batches([len(r.ids) for r in rows], self.cfg.micro_tokens, acc.num_processes)[acc.process_index]
     dtype = torch.float64 if self.model.dtype == torch.float64 else torch.float32
     out = [collate([rows[i] for i in idx], self._tokenizer.pad_token_id, acc.device, dtype) for idx in plan]
     start = time.perf_counter()
-    if self.opt.num_iterations > 1:
+    if self.cfg.num_iterations > 1:
         with torch.no_grad(), self.compute_loss_context_manager():
             for mb in out: mb.old = score(self.model_wrapped, mb, self.sampling.temperature)[0]
     self._batch.seconds['score'] = time.perf_counter() - start
@@ -156,7 +143,7 @@ RescueTrainer._collect, RescueTrainer._generate_and_score_completions, RescueTra
 # %% ../../nbs/52_trainer.ipynb #9a057f49
 def _prepare(self, inputs) -> list[MicroBatch]:
     "The micro-batches of the current batch; a new batch every `num_iterations` steps."
-    if self._step % self.opt.num_iterations == 0: self._buffered_inputs = self._generate_and_score_completions(inputs)
+    if self._step % self.cfg.num_iterations == 0: self._buffered_inputs = self._generate_and_score_completions(inputs)
     return self._buffered_inputs
 
 def _training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
@@ -201,6 +188,16 @@ def _tell(policy):
     "The policy's weights are new: its caches and its fingerprint are stale."
     if hasattr(policy, 'weights_changed'): policy.weights_changed()
 
+def _share(self) -> float:
+    "Hand the new weights to whoever samples; seconds."
+    start = time.perf_counter()
+    _tell(self.policy)
+    if self.sync:
+        with tempfile.TemporaryDirectory() as d:
+            self.write_model(Path(d))
+            if self.accelerator.is_main_process: self.sync(Path(d))
+    return time.perf_counter() - start
+
 def _gathered(self) -> list[tuple]:
     if self.accelerator.num_processes == 1: return self._stats
     from accelerate.utils import gather_object
@@ -208,9 +205,9 @@ def _gathered(self) -> list[tuple]:
 
 def _after_step(self):
     "After an optimiser step: when the batch is used up, write its row and, when due, a checkpoint."
-    if self._step % self.opt.num_iterations: return
+    if self._step % self.cfg.num_iterations: return
     self.model.eval()
-    seconds = {**dict.fromkeys(('sample', 'verify', 'route', 'score'), 0.0), **self._batch.seconds, 'train': time.perf_counter() - self._t0}
+    seconds = {**dict.fromkeys(('sample', 'verify', 'route', 'score', 'sync'), 0.0), **self._batch.seconds, 'train': time.perf_counter() - self._t0}
     trained = bool(self._buffered_inputs)
     why = '' if trained else 'no group had both outcomes: no gradient, weights and optimiser state unchanged'
     row = dict(step=self.updates_done, arm=self.arm, skipped=not trained, reason=why, **signals(self._batch.groups), **token_stats(_gathered(self)),
@@ -218,9 +215,9 @@ def _after_step(self):
                **{f'seconds_{k}': v for k, v in seconds.items()})
     self.updates_done += 1
     self._batch, self._stats, self._buffered_inputs = None, [], None
-    _tell(self.policy)
+    if trained: row['seconds_sync'] = self._share()
     self._finish(row)
-RescueTrainer._after_step = _after_step
+RescueTrainer._after_step, RescueTrainer._share = _after_step, _share
 
 # %% ../../nbs/52_trainer.ipynb #c302da18
 def _finish(self, row: dict):
@@ -230,7 +227,7 @@ def _finish(self, row: dict):
     if self.folder and self.accelerator.is_main_process: write_metrics(self.folder, self.rows)
     if self.folder and due: self.save_checkpoint()
     for k, v in row.items():
-        if self.opt.report_to and isinstance(v, (int, float)): self._metrics['train'][k].append(v)
+        if self.cfg.report_to and isinstance(v, (int, float)): self._metrics['train'][k].append(v)
     if self.on_update and self.accelerator.is_main_process: self.on_update(row)
 
 def _run(self, updates: int | None = None) -> list[dict]:
@@ -239,7 +236,8 @@ def _run(self, updates: int | None = None) -> list[dict]:
     if self.folder and self.updates_done == 0: self.load_checkpoint()
     todo = self._goal - self.updates_done
     if todo > 0:
-        self.args.max_steps, self._step = todo * self.opt.num_iterations, 0
+        self.args.max_steps, self._step = todo * self.cfg.num_iterations, 0
+        if self.sync: self._share()
         with policy_head(self.base): self.train()
         self.model.eval()
     return self.rows
@@ -247,26 +245,41 @@ RescueTrainer._finish, RescueTrainer.run = _finish, _run
 
 # %% ../../nbs/52_trainer.ipynb #38435613
 def _save(self):
-    "Write a checkpoint of now (sharded models are gathered on the main process)."
-    if self.is_fsdp_enabled: weights, optim = _full_state(self)
-    else:
-        names = {id(p): n for n, p in self.model.named_parameters()}
-        weights, optim = None, optimizer_tensors(_inner(self.optimizer), names) if self.optimizer else {}
+    "Write a checkpoint of now."
+    weights, optim = self._state()
     if not self.accelerator.is_main_process: return
-    def save_model(path):
-        self.accelerator.unwrap_model(self.model).save_pretrained(path, state_dict=weights)
-        self._tokenizer.save_pretrained(path)
+    save_model = lambda path: self.write_model(path, weights)
     router = self.collect.state() if hasattr(self.collect, 'state') else {}
-    write_checkpoint(self.folder, self.updates_done, save_model, optim, dict(lora=bool(self.cfg.lora_rank), router=router), self.opt.keep_optimizer)
+    write_checkpoint(self.folder, self.updates_done, save_model, optim, dict(lora=bool(self.cfg.lora_rank), router=router), self.cfg.keep_optimizer)
 
 def _inner(optimizer): return getattr(optimizer, 'optimizer', optimizer)
 
-def _full_state(self):
-    "Weights and optimiser tensors of a sharded model, gathered on the main process."
+def _state(self, optim: bool = True):
+    "(weights or None, optimiser tensors): of a sharded model gathered on the main process, else None and what the optimiser holds."
+    if not self.is_fsdp_enabled:
+        names = {id(p): n for n, p in self.model.named_parameters()}
+        return None, optimizer_tensors(_inner(self.optimizer), names) if optim and self.optimizer else {}
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
     opts = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(self.model, _inner(self.optimizer), options=opts)['state']
+    state = get_optimizer_state_dict(self.model, _inner(self.optimizer), options=opts)['state'] if optim else {}
     return get_model_state_dict(self.model, options=opts), {f'{n}|{k}': torch.as_tensor(v).contiguous() for n, s in state.items() for k, v in s.items()}
+
+def _write_model(self, path: Path, weights: dict | None = None):
+    "Weights (or adapter) and tokenizer as transformers and PEFT load them; written by the main process, entered by all."
+    weights = weights or self._state(optim=False)[0]
+    if not self.accelerator.is_main_process: return
+    with quiet(): self.accelerator.unwrap_model(self.model).save_pretrained(path, state_dict=weights)
+    self._tokenizer.save_pretrained(path)
+
+@contextmanager
+def quiet():
+    "No progress bars from transformers."
+    from transformers.utils import logging as hf
+    on = hf.is_progress_bar_enabled()
+    hf.disable_progress_bar()
+    try: yield
+    finally:
+        if on: hf.enable_progress_bar()
 
 def _load(self) -> bool:
     "Go on from the newest checkpoint of `folder`. False when there is none."
@@ -289,3 +302,4 @@ def _create_optimizer(self, model=None):
         restore_optimizer(_inner(opt), self._pending, dict(self.model.named_parameters())); self._pending = None
     return opt
 RescueTrainer.save_checkpoint, RescueTrainer.load_checkpoint, RescueTrainer.create_optimizer = _save, _load, _create_optimizer
+RescueTrainer._state, RescueTrainer.write_model = _state, _write_model

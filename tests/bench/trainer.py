@@ -20,7 +20,7 @@ from harness_s.policy.torch import load_policy
 from harness_s.train.arms import Collector, get_arm
 from harness_s.train.group import train_rows
 from harness_s.train.loss import plan_micro_batches
-from harness_s.train.trainer import RescueTrainer, TrainerOptions
+from harness_s.train.trainer import RescueTrainer
 
 LIMITS = Limits(model_calls=16, env_steps=16, completion_tokens=16, total_tokens=512)
 
@@ -82,7 +82,7 @@ def main():
     a.add_argument('--policy', default='pocket'); a = a.parse_args()
     torch.set_num_threads(1)
     policy, weights = get_policy(a.policy)
-    bench, cfg, opts = get_benchmark('pocket'), TrainConfig(updates=a.updates), TrainerOptions()
+    bench, cfg = get_benchmark('pocket'), TrainConfig(updates=a.updates)
     tasks, h0 = bench.tasks('train'), bench.base_harness()
     make = lambda arm, **kw: Collector(get_arm(arm), policy, bench, tasks, h0, 0, cfg, LIMITS, width=256, **kw)
     groups = contrast(make('grpo')(0).groups)
@@ -90,18 +90,18 @@ def main():
 
     times, t = {'ours': [], 'bare': []}, None
     stamps = []
-    t = RescueTrainer(policy, lambda u: groups, cfg, options=opts, on_update=lambda r: stamps.append(time.perf_counter()))
+    t = RescueTrainer(policy, lambda u: groups, cfg, on_update=lambda r: stamps.append(time.perf_counter()))
     for i in range(a.repeat):                                   # taking turns, so that a busy moment hits both
         stamps.clear(); t.run(t.updates_done + 4)
         times['ours'] += [y - x for x, y in zip(stamps, stamps[1:])]
-        times['bare'] += [bare(policy.model, groups, cfg, opts.micro_tokens) for _ in range(3)]
+        times['bare'] += [bare(policy.model, groups, cfg, cfg.micro_tokens) for _ in range(3)]
     ours, base = min(times['ours']), min(times['bare'])
 
     policy, _ = get_policy(a.policy)
     rss, counts = [], []
     see = lambda row: (rss.append(psutil.Process().memory_info().rss / 2**20), counts.append(row))
     t0 = time.perf_counter()
-    RescueTrainer(policy, make('random', selector=Random8(siblings(bench, h0))), cfg, options=opts, on_update=see).run()
+    RescueTrainer(policy, make('random', selector=Random8(siblings(bench, h0))), cfg, on_update=see).run()
     arm = time.perf_counter() - t0
     out = dict(update_ratio=round(ours / base, 3), update_s=round(ours, 4), bare_s=round(base, 4), rows=len(train_rows(groups)), tokens=n_tok, policy_tokens=n_pol,
                arm_seconds=round(arm, 1), updates=a.updates, rollouts=sum(r['rollouts'] for r in counts), rss_growth_mb=round(rss[-1] - rss[min(4, len(rss) - 1)], 1), rss_mb=round(rss[-1], 1),
