@@ -27,7 +27,7 @@ class Rollouts:
     def __init__(self, policy, bench, store: RunStore, seed: int, limits: Limits = Limits(), sampling: Sampling = Sampling(temperature=0.0),
                  width: int = 64, retries: int = 1, show: bool | None = None, **columns):
         self.policy, self.bench, self.store, self.seed, self.limits, self.sampling = policy, bench, store, seed, limits, sampling
-        self.width, self.retries, self.show, self.columns = width, retries, show, columns
+        self.width, self.retries, self.show, self.columns = width, retries, show, dict(dict(arm='', step=0), **columns)
         self.index = self._known()
         self.units: dict[str, dict] = {}
 

@@ -8,7 +8,8 @@ import argparse, json, sys
 from . import __version__
 
 # %% auto #0
-__all__ = ['OUT', 'SET', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_bench', 'cmd_report', 'cmd_doctor', 'parser', 'main']
+__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_evolve', 'cmd_route', 'cmd_evaluate', 'cmd_bench',
+           'cmd_report', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -22,6 +23,23 @@ def cmd_run(a):
     from harness_s.config import load_config
     from harness_s.experiment import run
     print(run(load_config(a.config, a.set), a.out))
+
+def cmd_evolve(a):
+    "Evolve a pool of sibling harnesses for a config's policy and freeze it; no training."
+    from harness_s.commands import evolve_run
+    from harness_s.config import load_config
+    print(evolve_run(load_config(a.config, a.set), a.out))
+
+def cmd_route(a):
+    "Rank a run's pool for a task, with the evidence behind it."
+    from harness_s.commands import route, route_text
+    found = route(a.run, a.task, a.text, a.anchor)
+    print(json.dumps(found, ensure_ascii=False) if a.json else route_text(found, a.top))
+
+def cmd_evaluate(a):
+    "Evaluate a policy (the run's, a folder of weights, or any litellm model) on a run's tasks. One JSON line last."
+    from harness_s.commands import evaluate_run
+    print(json.dumps(evaluate_run(a.run, a.policy, a.harness, a.split, a.tasks, a.rollouts, a.anchor, a.api_base, a.api_key_env), ensure_ascii=False))
 
 def cmd_bench(a):
     "Check a benchmark: gold passes, the null agent fails, splits are disjoint. One JSON line last."
@@ -44,9 +62,16 @@ def cmd_doctor(a):
 
 # %% ../nbs/80_cli.ipynb #9644459d
 OUT, SET = ('--out', dict(required=True, metavar='DIR', help='the run directory; the same command goes on where it was stopped')), ('--set', dict(action='append', default=[], metavar='a.b=value', help='change one field of the config'))
+ANCHOR = ('--anchor', dict(default='', metavar='NAME', help='a calibration of the run; the newest by default'))
 COMMANDS = {
     'demo': (cmd_demo, [OUT, ('--seed', dict(type=int, default=0)), ('--config', dict(default='demo', help='a packaged config (demo, demo-quick) or a file')), SET]),
     'run': (cmd_run, [('config', dict(metavar='CONFIG')), OUT, SET]),
+    'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
+    'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,
+                          ('--top', dict(type=int, default=5)), ('--json', dict(action='store_true'))]),
+    'evaluate': (cmd_evaluate, [('run', dict(metavar='RUN')), ('--policy', dict(default='run', metavar='NAME', help="'run', a folder of weights, or a litellm model (provider/model)")),
+                                ('--harness', dict(default='H0', metavar='rank1|H0|ID')), ('--split', dict(default='', choices=['', 'train', 'val', 'test'])), ('--tasks', dict(type=int)),
+                                ('--rollouts', dict(type=int)), ANCHOR, ('--api-base', dict(metavar='URL')), ('--api-key-env', dict(metavar='VAR', help='environment variable that holds the key'))]),
     'bench': (cmd_bench, [('name', {}), ('--check', dict(action='store_true', required=True)), ('--data', dict(metavar='FILE')), ('--option', dict(action='append', default=[], metavar='key=value'))]),
     'report': (cmd_report, [('run', dict(metavar='RUN'))]),
     'doctor': (cmd_doctor, [('--json', dict(action='store_true'))]),
@@ -76,4 +101,5 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 # %% ../nbs/80_cli.ipynb #426d423f
+#| eval: false
 if __name__ == '__main__': sys.exit(main())

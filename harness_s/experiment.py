@@ -28,6 +28,10 @@ def open_bench(config: RunConfig):
 
 def open_policy(config: RunConfig, weights: str | Path | None = None):
     "The policy of a config, or the same kind of policy with other weights."
+    if config.policy.api and not weights:
+        from harness_s.policy.api import ApiPolicy
+        if 'train' in config.stages: raise UserError(f'policy.api = {config.policy.api.model}: a model behind an API cannot be trained: leave the train stage out, or name weights')
+        return ApiPolicy(config.policy.api)
     import torch
     from harness_s.policy.torch import load_policy
     torch.set_num_threads(config.policy.threads or torch.get_num_threads())

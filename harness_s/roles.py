@@ -12,8 +12,8 @@ from .core import UserError, content_hash
 from .store import RunStore
 
 # %% auto #0
-__all__ = ['MAX_REPLY_CHARS', 'M', 'BadReply', 'read_object', 'Transient', 'complete', 'in_time', 'RoleClient', 'RoleStop',
-           'BudgetSpent']
+__all__ = ['MAX_REPLY_CHARS', 'M', 'BadReply', 'read_object', 'Transient', 'warm_up', 'complete', 'in_time', 'RoleClient',
+           'RoleStop', 'BudgetSpent']
 
 # %% ../nbs/19_roles.ipynb #feb678d8
 class BadReply(ValueError):
@@ -67,7 +67,7 @@ def _whole(text: str, start: int) -> list[dict]:
 class Transient(Exception):
     "The server did not answer properly; trying again may help."
 
-def _litellm():
+def warm_up():
     "The library, without its fetching of price maps. The import takes seconds and is done before a call's clock starts."
     os.environ.setdefault('LITELLM_LOCAL_MODEL_COST_MAP', 'True')
     import litellm
@@ -76,7 +76,7 @@ def _litellm():
 
 def complete(role: RoleConfig, messages: list[dict]) -> dict:
     "One call through litellm: {text, finish, prompt, cached, completion, money}. Raises Transient, BadReply or RoleStop."
-    litellm = _litellm()
+    litellm = warm_up()
     key = os.environ.get(role.api_key_env) if role.api_key_env else None
     if role.api_key_env and not key: raise RoleStop(f"role model {role.model}: environment variable {role.api_key_env} is not set: export the key there")
     x = litellm.exceptions
@@ -200,7 +200,7 @@ def _record_call(self: RoleClient, role: str, cfg: RoleConfig, messages: list[di
         self._call(role, cfg, messages, request)
 
 def _call(self: RoleClient, role: str, cfg: RoleConfig, messages: list[dict], request: str) -> dict:
-    if self.complete is complete: _litellm()
+    if self.complete is complete: warm_up()
     start, base = time.monotonic(), dict(role=role, model=cfg.model, request=request, status='new', error='', text=None, finish='', messages=messages)
     try: base |= in_time(lambda: self.complete(cfg, messages), cfg.timeout_s + 5)
     except Transient as e: base |= dict(status='transient', error=str(e))
