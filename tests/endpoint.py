@@ -34,6 +34,13 @@ def vote(text):
     return dict(ranking=sorted(rate, key=lambda n: -rate[n])[:4], reason='by success')
 
 
+def act(text):
+    "The executor: does what the system prompt asks, then puts and is done."
+    head, said = text.split('\x00')
+    todo = [*dict.fromkeys(re.findall(r'please (\w+) first', head)), 'put', 'done']
+    return todo[min(int(said), len(todo) - 1)]
+
+
 ROLES = {'find out why an agent failed': diagnose, 'improve the harness': edit, 'compare a sibling': profile, 'choose which harness': vote}
 
 
@@ -80,10 +87,18 @@ class Endpoint:
     def answer(self, body, fault):
         if fault == 'not_json': return '<html>gateway</html>'
         system, rest = body['messages'][0]['content'], '\n'.join(m['content'] for m in body['messages'][1:])
-        good = next(fn for words, fn in ROLES.items() if words in system)(rest)
+        role = next((fn for words, fn in ROLES.items() if words in system), None)
+        if role is None: return self.executor(body, fault)
+        good = role(rest)
         choice = dict(index=0, finish_reason='length' if fault == 'length' else 'stop', message=dict(role='assistant', content=spoil(fault, good)))
         return dict(id='x', object='chat.completion', created=0, model=body['model'], choices=[] if fault == 'no_choices' else [choice],
                     usage=dict(prompt_tokens=100, completion_tokens=20, total_tokens=120, prompt_tokens_details=dict(cached_tokens=40)))
+
+    def executor(self, body, fault):
+        head, said = '\n'.join(m['content'] for m in body['messages'][:2]), sum(m['role'] == 'assistant' for m in body['messages'])
+        choice = dict(index=0, finish_reason='stop', message=dict(role='assistant', content=act(f'{head}\x00{said}')))
+        return dict(id='x', object='chat.completion', created=0, model=body['model'], choices=[choice],
+                    usage=dict(prompt_tokens=50, completion_tokens=2, total_tokens=52, prompt_tokens_details=dict(cached_tokens=30)))
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

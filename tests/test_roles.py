@@ -149,6 +149,29 @@ def test_kill_pays_nothing_twice(tmp_path):
     assert kills and set(broken) == set(whole) and len(broken) - len(whole) <= kills
 
 
+def test_any_model_as_executor(tmp_path):
+    "A litellm model runs tasks: 429 and 500 are tried again, a server that stays down is missing, each token counts once, a resumed evaluation pays nothing."
+    from harness_s.cache import spent
+    from harness_s.commands import metered
+    from harness_s.evaluate import evaluate
+    from harness_s.policy.api import ApiPolicy
+    bench, store = Rooms(), RunStore.create(tmp_path, {})
+    h = bench.base_harness().child(prompt_rules={k: dict(slot='role', text=f'please {k} first') for k in ('look', 'unlock', 'check', 'wipe')})
+    tasks = bench.tasks('test')[:6]
+    with Endpoint(lambda n: {3: 'http_429', 5: 'http_500'}.get(n)) as e:
+        cfg = RoleConfig(model='openai/test', api_base=e.base, timeout_s=20, retries=2, backoff_s=.01)
+        run = lambda: evaluate(p, bench, tasks, h, 1, store=store, arm='ref', run=metered(store, p))
+        p = ApiPolicy(cfg); frame = run()
+        assert frame['outcome'].to_list() == ['pass'] * 6
+        cost, good = spent(store, 'eval-ref-'), sum(m['fault'] is None for m in e.log)
+        assert (cost['prompt'], cost['cached'], cost['completion'], cost['rollouts']) == (50 * good, 30 * good, 2 * good, 6) and good == 36
+        p = ApiPolicy(cfg); run()
+        assert len(e.log) == 38 and spent(store, 'eval-ref-') == cost
+    with Endpoint(lambda n: 'http_500') as e:
+        p = ApiPolicy(cfg.model_copy(update=dict(api_base=e.base, retries=0)))
+        assert set(evaluate(p, bench, tasks, h, 1, arm='down')['outcome']) == {'missing'}
+
+
 # ---- fuzz: whatever comes back, no crash, and no candidate from an invalid reply
 
 GOOD = dict(edits=[dict(op='add', component='prompt_rules', key='look', value=dict(slot='role', text='please look first')),
