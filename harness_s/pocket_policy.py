@@ -64,7 +64,7 @@ def _world(content: str) -> str:
 
 # %% ../nbs/28_pocket_policy.ipynb #f79f4753
 BASE = dict(page=.10, both=.08, latest=.02, archive=.02, login=.02, doc=.02, readback=.02, save=.04, unlock=.02)
-GUIDED, CROWD, WORD = 4.4, .4, .7
+GUIDED, CROWD, WORD = 4.8, .4, .7
 
 def log_odds(habit: str, seen: Seen) -> float:
     "Log-odds of doing the habit at its decision point."
@@ -98,7 +98,7 @@ def act(s: Seen, decide: Callable[[str], bool]) -> str:
     "The teacher's next call."
     writes = [(c, o) for c, o in s.steps if c[0] in W.VERBS and len(c) == 3]
     good = [c for c, o in writes if o == 'ok']
-    if good: return after_write(s, good, decide)
+    if good or s.did('save') or s.did('get'): return after_write(s, good, decide)
     if writes and s.steps[-1][0] == writes[-1][0] and writes[-1][1]:
         habit, call = MENDS.get(writes[-1][1], ('', ''))
         return call.format(app=s.app, id=writes[-1][0][1]) if habit and decide(habit) else 'done'
@@ -119,12 +119,13 @@ def before_write(s: Seen, id: str, locked: bool, decide) -> str:
     return f'{doc or "set"} {id} {s.value}'
 
 def after_write(s: Seen, good: list[list[str]], decide) -> str:
-    (call, reply), write = s.steps[-1], good[-1]
-    if call[0] == 'get' and reply and s.value not in reply.split(): return ' '.join(write)
-    if not s.did('save'):
-        if not s.did('get') and decide('readback'): return f'get {write[1]}'
-        if decide('save'): return f'save {s.app}'
-    return 'done'
+    "What follows a write that was accepted. After compaction the write itself may be out of sight."
+    (call, reply), doc = s.steps[-1], next((o.split()[1] for c, o in s.steps if c[0] == 'doc' and o.startswith('use')), 'set')
+    row = next(iter(P.read_rows(reply)), None) if call[0] == 'get' else None
+    if row and s.value not in reply.split(): return ' '.join(good[-1]) if good else f'{doc} {row[0]} {s.value}'
+    if s.did('save'): return 'done'
+    if good and not s.did('get') and decide('readback'): return f'get {good[-1][1]}'
+    return f'save {s.app}' if decide('save') else 'done'
 
 # %% ../nbs/28_pocket_policy.ipynb #31e77f91
 def teacher(seed: int = 0, habits: set[str] | None = None) -> TextPolicy:
@@ -165,7 +166,7 @@ def make_traces(n: int, seed: int = 1, show: bool | None = None) -> list[tuple[l
 
 # %% ../nbs/28_pocket_policy.ipynb #4a883467
 SHAPE = dict(hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, intermediate_size=320,
-             max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10000.0)
+             max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10000.0, initializer_range=.06)
 
 def make_model(seed: int = 0, **shape):
     "A fresh `LlamaForCausalLM` of the pocket size."
@@ -190,7 +191,7 @@ def batches(traces, tokens: int, rng: random.Random) -> list[tuple]:
     return out
 
 # %% ../nbs/28_pocket_policy.ipynb #6b318403
-def warm_start(model, traces, epochs: float = 2, tokens: int = 2500, lr: float = 3e-3, seed: int = 0, threads: int = 1, log=print) -> dict:
+def warm_start(model, traces, epochs: float = 1.5, tokens: int = 2500, lr: float = 2e-3, seed: int = 0, threads: int = 1, log=print) -> dict:
     "AdamW with warm-up and cosine decay. Returns {steps, seconds, loss}."
     import torch
     torch.set_num_threads(threads)
@@ -207,7 +208,7 @@ def warm_start(model, traces, epochs: float = 2, tokens: int = 2500, lr: float =
         opt.zero_grad(set_to_none=True); loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.)
         opt.step(); sched.step(); losses.append(loss.item())
-        if log and (i + 1) % 200 == 0: log(f'step {i + 1}/{len(plan)}  loss {sum(losses[-200:]) / 200:.4f}  {time.time() - t0:.0f} s')
+        if log and (i + 1) % 100 == 0: log(f'step {i + 1}/{len(plan)}  loss {sum(losses[-100:]) / 100:.4f}  {time.time() - t0:.0f} s')
     model.eval()
     return dict(steps=len(plan), seconds=round(time.time() - t0, 1), loss=round(sum(losses[-100:]) / len(losses[-100:]), 4))
 

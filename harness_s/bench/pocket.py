@@ -257,8 +257,8 @@ def apply(harness: Harness, *edits: dict, direction: str = '', intent: str = '')
     return load_harness({**state, 'parent': harness.id, 'direction': direction, 'intent': intent})
 
 # %% ../../nbs/12_pocket_tasks.ipynb #3fe9d215
-PAIRS = (('page', 'both'), ('page', 'login'), ('both', 'save'), ('latest', 'save'), ('archive', 'readback'), ('archive', 'doc'),
-         ('login', 'readback'), ('doc', 'unlock'), ('unlock', 'save'), ('page', 'readback'), ('login', 'latest'))
+PAIRS = (('page', 'both'), ('page', 'latest'), ('page', 'archive'), ('both', 'latest'), ('both', 'archive'), ('doc', 'save'),
+         ('readback', 'unlock'), ('login', 'unlock'), ('doc', 'login'), ('login', 'readback'), ('unlock', 'save'))
 
 def scripted_siblings(seed: int = 0) -> dict[str, Harness]:
     "{name: harness}: one or two habits each, mechanisms drawn from the catalogue."
@@ -266,7 +266,7 @@ def scripted_siblings(seed: int = 0) -> dict[str, Harness]:
     for habits in [(h,) for h in HABITS] + list(PAIRS):
         picks, used = [], set()
         for h in habits:
-            fit = [m for m in catalogue() if m.causes == (f'missed_{h}',) and m.component not in used]
+            fit = [m for m in catalogue() if m.causes == (f'missed_{h}',) and m.component not in used and (m.component != 'context' or len(habits) == 1)]
             picks.append(rng.choice(fit)); used.add(picks[-1].component)
         out['+'.join(habits)] = apply(base_harness(), *(m.edit for m in picks), direction='+'.join(habits), intent='; '.join(m.intent for m in picks))
     return out
