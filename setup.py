@@ -31,7 +31,7 @@ setup(
     author=cfg['author'], author_email=cfg['author_email'], keywords=cfg['keywords'].split(),
     long_description=(here/'README.md').read_text(encoding='utf-8') if (here/'README.md').exists() else '', long_description_content_type='text/markdown',
     packages=find_packages(include=['harness_s', 'harness_s.*']), include_package_data=True,
-    package_data={'harness_s': ['configs/*', 'assets/**/*']}, python_requires=f">={cfg['min_python']}",
+    package_data={'harness_s': ['configs/*', 'configs/accelerate/*', 'assets/**/*']}, python_requires=f">={cfg['min_python']}",
     install_requires=core, extras_require=extras, zip_safe=False,
     entry_points={'console_scripts': ['harness-s=harness_s.cli:main'], 'nbdev': ['harness_s=harness_s._modidx:d']},
     classifiers=['Development Status :: 3 - Alpha', 'Intended Audience :: Science/Research', 'License :: OSI Approved :: Apache Software License', 'Programming Language :: Python :: 3'],

@@ -39,6 +39,7 @@ class PolicyConfig(Frozen):
     device: str = 'cpu'
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
     threads: int | None = Field(None, ge=1)     # torch threads of this process; None = torch's choice
+    server: str | None = None                   # OpenAI-compatible vLLM server that samples (http://host:port/v1); None = this process
     api: RoleConfig | None = None               # a litellm model as the executor instead: evolution and evaluation, no training
 
 class EvolveConfig(Frozen):
