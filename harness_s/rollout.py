@@ -160,7 +160,8 @@ class Scheduler:
 
     def step(self, ep: Episode, fn: Callable, *args):
         "Run one step inline or in a thread, then queue what it asks for."
-        if ep.env is None or ep.env.fast: self.settle(guarded(ep, fn, *args))
+        inline = ep.env.fast if ep.env is not None else not getattr(ep.bench, 'slow_start', False)
+        if inline: self.settle(guarded(ep, fn, *args))
         else: self.busy[self.pool.submit(guarded, ep, fn, *args)] = ep
 
     def settle(self, ep: Episode):
@@ -203,6 +204,7 @@ def progress_bar(total: int, desc: str = '', show: bool | None = None):
 def run_jobs(policy: Policy, bench, jobs: list[Job], limits: Limits = Limits(), sampling: Sampling = Sampling(),
              width: int = 64, workers: int = 8, grace: float = 5.0, desc: str = '', show: bool | None = None) -> list[Trajectory]:
     "All trajectories, in the order of `jobs`. `desc` labels the progress bar; `grace`: seconds past `wall_s` before a hung environment is given up."
+    width = min(width, getattr(bench, 'parallel', None) or width)
     s, queue, order = Scheduler(policy, bench, limits, sampling, width, workers, grace), deque(jobs), {j.id: i for i, j in enumerate(jobs)}
     if len(order) < len(jobs): raise ValueError('two jobs have the same id: give each its own `where`')
     try:

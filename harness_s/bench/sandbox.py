@@ -56,7 +56,7 @@ def package_folders() -> list[str]:
 
 def folders(*paths: str) -> list[str]:
     "Arguments that make the folders above `paths`, readable by everyone."
-    above = sorted({str(p) for path in paths for p in Path(path).parents if str(p) not in ('/', '/usr')})
+    above = sorted({str(p) for path in paths for p in Path(path).parents if str(p) not in ('/', '/usr', '/tmp', '/dev') and not str(p).startswith('/usr/')})
     return [a for p in above for a in ('--perms', '0755', '--dir', p)]
 
 @cache
@@ -101,7 +101,7 @@ ENV = dict(PATH='/usr/local/bin:/usr/bin:/bin', HOME='/tmp', LANG='C.UTF-8', TER
 def box_argv(argv: list[str], rw: dict[str, str], ro: dict[str, str], cwd: str, env: dict[str, str], uid: int | None, lim: BoxLimits) -> list[str]:
     "The whole bwrap command. `rw` and `ro` map host paths to paths inside."
     tmp = ['--perms', '1777', '--size', str(lim.disk_mb << 20), '--tmpfs', '/tmp', '--perms', '1777', '--size', str(16 << 20), '--tmpfs', '/dev/shm']
-    out = ['bwrap', *isolation(uid), *system_args(), *tmp]
+    out = ['bwrap', *isolation(uid), *system_args(), *tmp, *folders(*ro.values(), *rw.values())]
     for host, inside in ro.items(): out += ['--ro-bind', str(host), inside]
     for host, inside in rw.items(): out += ['--bind', str(host), inside]
     for k, v in (ENV | env).items(): out += ['--setenv', k, v]

@@ -198,6 +198,7 @@ class SWEBench:
 
     `image` is 'swe-gym', 'swe-bench' or a template with {id}; `splits` maps repositories to splits; `env` is a folder with pytest ('' = env/ beside the data)."""
     name, dialect, toolspecs, behaviour_rules = 'swe', 'json', TOOLS, BEHAVIOURS
+    slow_start = True
     behaviours, diagnose, features = staticmethod(behaviours), staticmethod(diagnose), staticmethod(features)
 
     def __init__(self, data=None, engine: str = '', image: str = 'swe-gym', splits: dict[str, str] | None = None, env: str = '', limits: BoxLimits = BoxLimits(), chars: int = 8000):
