@@ -24,6 +24,7 @@ def build(runs: dict):
     "The template of a new session over open runs {name: LiveRun}."
     import panel as pn
     from harness_s.dash.parts import PAGES, URL, State, View, heading, select, stamp
+    if pn.state.curdoc: pn.state.curdoc.template_variables.setdefault('dist_url', 'static/extensions/panel/')     # a session that outlived its page must not fall back to a CDN
     v, body = View(runs, State(run=next(iter(runs)))), pn.Column(sizing_mode='stretch_width', css_classes=['page'])
     if pn.state.location: pn.state.location.sync(v.state, {n: n for n in URL})
     buttons = {p: pn.widgets.Button(name=t, width=200, margin=(2, 4), css_classes=[f'nav-{p}']) for p, t in PAGES.items()}
@@ -45,9 +46,12 @@ def build(runs: dict):
 def _follow(v, draw: Callable, every_ms: int = 4000):
     "Refresh the shown run while its status is `running`."
     import panel as pn
+    shown = {}
     async def tick():
-        if v.run.run.get('status') != 'running': return
-        if await asyncio.to_thread(v.run.refresh) and v.state.page != 'trajectory': draw()
+        run = v.run; last = shown.setdefault(run.path, run.version)
+        if run.run.get('status') == 'running': await asyncio.to_thread(run.refresh)
+        if run.version != last and v.state.page != 'trajectory':     # another session may have read the new parts
+            shown[run.path] = run.version; draw()
     if pn.state.curdoc and pn.state.curdoc.session_context: pn.state.add_periodic_callback(tick, every_ms)
 
 # %% ../../nbs/95_dash_app.ipynb #c9ecef61
@@ -69,4 +73,4 @@ def serve(paths: Iterable[Path | str], port: int = 5006, show: bool = False, thr
     except ImportError as e: raise UserError("dash: panel is not installed: pip install 'harness-s[dash]'") from e
     pn.extension('plotly', notifications=False)
     origins = [f'{h}:{port}' for h in ('127.0.0.1', 'localhost')] if port else None
-    return pn.serve({'/': lambda: build(runs)}, address='127.0.0.1', port=port, websocket_origin=origins, show=show, threaded=threaded, title='Harness-S', verbose=not threaded)
+    return pn.serve({'/': lambda: build(runs)}, address='127.0.0.1', port=port, websocket_origin=origins, show=show, threaded=threaded, title='Harness-S', verbose=not threaded, unused_session_lifetime_milliseconds=120_000)

@@ -82,7 +82,7 @@ def trajectory(v: View) -> list:
     options = attempt_options(v, task); id = s.traj if s.traj in options.values() else next(iter(options.values()))
     size, chars = pn.widgets.Select(name='events a page', options=[25, 50, 100, 200], value=50, width=95), pn.widgets.Select(name='characters each', options=[500, 2000, 20000, 200000], value=2000, width=110)
     readers = [Reader(v, i, size, chars) for i in ([id] + ([s.beside] if s.beside and s.beside != id else []))]
-    where = pn.pane.HTML('', stylesheets=[view.CSS], width=190)
+    where = pn.pane.HTML('', stylesheets=[view.CSS], width=165)
     async def fill(*_):
         await asyncio.gather(*(r.fill() for r in readers))
         where.object = view.page(f'<div class="who" style="padding-top:1.9em">{"tokens" if s.tab == "tokens" else "events"} from {s.at * 8 if s.tab == "tokens" else s.at} of {max(r.total for r in readers) * (8 if s.tab == "tokens" else 1):,}</div>')
@@ -96,7 +96,7 @@ def _controls(v: View, task, options, id, readers, size, chars, fill, where) -> 
     find = pn.widgets.TextInput(name='task', value=task, width=200); find.param.watch(lambda e: s.param.update(task=e.new, traj='', beside='', at=0), 'value')
     pick = select('attempt', options, id, lambda i: s.param.update(traj=i, at=0), 370)
     beside = select('beside it', {'nothing': '', **options}, s.beside, lambda i: s.param.update(beside=i, at=0), 370)
-    tab = pn.widgets.RadioButtonGroup(name='show', options=['conversation', 'tokens'], value=s.tab, width=190, margin=(23, 5)); raw = pn.widgets.Checkbox(name='raw text', value=s.raw, margin=(28, 5))
+    tab = pn.widgets.RadioButtonGroup(name='show', options=['conversation', 'tokens'], value=s.tab, width=190, margin=(23, 5)); raw = pn.widgets.Checkbox(name='raw text', value=s.raw, margin=(28, 5), css_classes=['raw'])
     step = lambda: 75 if s.tab == 'tokens' else size.value
     most = lambda: max(0, max(r.total for r in readers) - 1)
     async def move(to):

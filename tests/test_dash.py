@@ -1,0 +1,176 @@
+"""The dashboard in real Chromium over a made-up run: every page, every click path, the address bar, exports, live growth, escaping.
+
+Every string of the run that a model or an environment could write holds a script: `window.hacked` must stay unset."""
+import os, shutil, socket, sys, time
+from pathlib import Path
+import pytest
+sys.path.insert(0, str(Path(__file__).parent))
+
+BROWSER = os.environ.get('BROWSER_PATH') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+pytest.importorskip('panel', reason='panel is not installed: the dash extra'); sync = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
+pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium here (apt-get install chromium)')
+WAIT = 60_000
+PAGES = ('overview', 'properties', 'profiles', 'training', 'router', 'outcomes', 'trajectory', 'compare')
+
+
+@pytest.fixture(scope='module')
+def server(tmp_path_factory):
+    import fakerun
+    from harness_s.dash.app import serve
+    d = tmp_path_factory.mktemp('dash'); a, b = fakerun.make_run(d/'demo', updates=6), fakerun.make_run(d/'other', seed=1, updates=2, gain=.2, status='running')
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    thread = serve([a.path, b.path], port=port, threaded=True)
+    for _ in range(200):
+        with socket.socket() as s:
+            if s.connect_ex(('127.0.0.1', port)) == 0: break
+        time.sleep(.1)
+    yield f'http://127.0.0.1:{port}', a, b
+    thread.stop()
+
+
+@pytest.fixture(scope='module')
+def browser():
+    with sync.sync_playwright() as p:
+        b = p.chromium.launch(executable_path=BROWSER, args=['--no-sandbox'])
+        yield b
+        b.close()
+
+
+@pytest.fixture
+def page(browser):
+    "A tab at 1280 x 800 that fails the test on console errors, outside requests and executed text."
+    pg, bad = browser.new_page(viewport=dict(width=1280, height=800)), []
+    pg.set_default_timeout(WAIT)
+    pg.on('console', lambda m: bad.append(m.text) if m.type == 'error' else None); pg.on('pageerror', lambda e: bad.append(str(e)))
+    pg.on('request', lambda r: bad.append('outside: ' + r.url) if '127.0.0.1' not in r.url and not r.url.startswith(('data:', 'blob:')) else None)
+    yield pg
+    assert not bad, bad
+    assert pg.evaluate('window.hacked') is None
+    pg.close()
+
+
+def go(tab, server, **query):
+    tab.goto(server[0] + '/?' + '&'.join(f'{k}={v}' for k, v in query.items()))
+    tab.wait_for_selector(".stamp")
+
+
+def inner(page, n): return ' '.join(page.locator('.trajectory').nth(n).locator('.hs').inner_text().split())
+def wait_url(page, part): page.wait_for_function('p => decodeURIComponent(location.search).includes(p)', arg=part)
+
+
+SEES = dict(overview='How rollouts ended', properties='Nonstationarity', profiles='Lineage of the pool', training='Effective token share', router='Ballots of one task', outcomes='Outcomes: tasks by harnesses', trajectory='Outcomes of', compare='Settings that differ')
+
+@pytest.mark.parametrize('name', PAGES)
+def test_page_renders(page, server, name):
+    go(page, server, page=name)
+    page.get_by_text(SEES[name]).first.wait_for()
+    for what in ('seed 0', 'abc1234'): page.locator('.stamp').get_by_text(what).wait_for()
+    if name != 'trajectory': page.locator('.js-plotly-plot .main-svg').first.wait_for(state='attached')
+    over = page.evaluate('document.documentElement.scrollWidth - document.documentElement.clientWidth')
+    assert over <= 1, f'the page is {over} pixels wider than 1280'
+
+
+def test_keyboard(page, server):
+    go(page, server, page='overview')
+    page.locator('.nav-training button').focus(); page.keyboard.press('Enter')
+    wait_url(page, 'page=training'); page.get_by_text('Learning signals').wait_for()
+    page.locator('.nav-training button').focus(); page.keyboard.press('Tab'); page.keyboard.press('Enter')
+    wait_url(page, 'page=router')
+
+
+def click(page, what, x=.5, y=.5):
+    "A click at a place inside an element of a plot; plotly wants the pointer there first."
+    what.wait_for(state='attached'); page.wait_for_timeout(300)
+    what.scroll_into_view_if_needed(); box = what.bounding_box()
+    page.mouse.move(box['x'] + box['width'] * x, box['y'] + box['height'] * y); page.wait_for_timeout(400)
+    page.mouse.down(); page.mouse.up()
+
+
+def test_locality_click_lists_tasks_and_opens_them(page, server):
+    go(page, server, page='properties')
+    click(page, page.locator('.fig-locality .barlayer .point path').nth(7), .9)
+    page.get_by_text('tasks against H0').wait_for()
+    page.locator('.tasks-behind').get_by_text('repaired').first.wait_for()
+    page.get_by_role('button', name='Open its trajectories').click()
+    wait_url(page, 'page=trajectory'); page.locator('.trajectory').nth(1).get_by_text('policy (assistant)').first.wait_for()
+    assert page.locator('.trajectory').count() == 2 and 'H0' in inner(page, 1)
+
+
+def test_matrix_click_opens_the_trajectory(page, server):
+    go(page, server, page='outcomes')
+    click(page, page.locator('.fig-outcome_matrix .heatmaplayer image'), 5.5 / 9, .5 / 24)
+    wait_url(page, 'page=trajectory')
+    page.locator('.trajectory').first.get_by_text('policy (assistant)').first.wait_for()
+    assert 'under S5' in inner(page, 0)
+
+
+def test_trajectory_pages_tokens_and_raw(page, server):
+    run = server[1].scan('rollouts').filter(__import__('polars').col('unit') == 'train-top8_adaptive-00003-first').collect()
+    go(page, server, page='trajectory', traj=run['id'][0])
+    t = page.locator('.trajectory').first; t.get_by_text('final state').first.wait_for()
+    assert all(x in inner(page, 0) for x in ('hook paging', '<script>', 'list(app=songs, page=0)'))
+    page.get_by_label('from', exact=True).fill('5'); page.get_by_label('from', exact=True).press('Enter')
+    t.get_by_text('#4 policy').wait_for(state='detached'); assert '#5 environment' in inner(page, 0); wait_url(page, 'at=5')
+    page.locator('.raw input').check(); wait_url(page, 'raw=true'); t.get_by_text('"song 1; more pages').wait_for()
+    page.get_by_role('button', name='tokens', exact=True).click(); t.locator('.tok').first.wait_for()
+    assert t.locator('.tok').count() == 42 and t.locator('.tok.ctx').count() == 24
+    assert 'logprob' in t.locator('.tok:not(.ctx)').first.get_attribute('title') and ('Eq. 6' in inner(page, 0) or 'carries no loss' in inner(page, 0))
+
+
+def test_paging_buttons(page, server):
+    go(page, server, page='trajectory')
+    page.locator('.trajectory').first.get_by_text('#7').wait_for()
+    page.get_by_label('events a page').select_option('25')
+    page.get_by_role('button', name='Next').click(); page.wait_for_timeout(300)
+    assert '#7' in inner(page, 0)                     # 8 events fit one page: Next does not leave it
+
+
+def test_lineage_click_selects_the_sibling(page, server):
+    go(page, server, page='profiles')
+    page.get_by_text('Against its parent H0').wait_for(); page.locator('.fig-lineage .scatterlayer .points path').last.wait_for()
+    for _ in range(5):                                                                 # the figure may be laid out again while it is clicked
+        click(page, page.locator('.fig-lineage .scatterlayer .points path').last); page.wait_for_timeout(1500)
+        if 'harness=h' in page.url: break
+    wait_url(page, 'harness=h')
+    page.get_by_label('anchor').select_option('top8_adaptive-10'); wait_url(page, 'anchor=top8_adaptive-10'); page.get_by_text('(before: 0)').wait_for()
+
+
+def test_link_opens_the_same_view(page, server):
+    go(page, server, run='other', page='compare', base='other / base / h0', other='other / grpo / h0')
+    page.get_by_text('Tasks that differ').wait_for()
+    page.locator('.stamp').get_by_text('seed 1').wait_for()
+    assert page.get_by_label('baseline').input_value() == 'other / base / h0' and page.get_by_label('other', exact=True).input_value() == 'other / grpo / h0'
+
+
+def test_compare_runs_and_switch(page, server):
+    go(page, server, page='compare', base='demo / grpo / h0', other='other / grpo / h0')
+    page.get_by_text('train.lr').wait_for()                                            # only settings that differ are listed
+    assert 'evaluate.rollouts' not in page.content()
+    page.get_by_label('run', exact=True).select_option('other'); wait_url(page, 'run=other'); page.wait_for_function("() => true"); page.locator('.stamp').get_by_text('seed 1').wait_for()
+
+
+def test_exports(page, server):
+    go(page, server, page='overview')
+    page.wait_for_selector('.js-plotly-plot .main-svg')
+    with page.expect_download() as d: page.get_by_text('CSV', exact=True).first.click()
+    got = Path(d.value.path()).read_text(); assert d.value.suggested_filename == 'main_results.csv' and got.startswith('arm,label,step') and 'top8_adaptive,rank1' in got
+    with page.expect_download() as d: page.get_by_text('HTML', exact=True).first.click()
+    assert 'plotly' in Path(d.value.path()).read_text()[:6_000_000]
+
+
+def test_live_run_grows(page, server):
+    import fakerun
+    store = server[2]; go(page, server, page='overview', run='other')
+    n = len(store.scan('rollouts').select('id').collect()); page.locator('.stamp').get_by_text(f'{n:,} rollouts').wait_for()
+    h0 = fakerun.pool_of()[0]; ts = fakerun.tasks('train')
+    store.save_trajectories('train-grpo-00099-first', [fakerun.trajectory(t, h0, 0, ('live',), .5) for t in ts], tasks={t.id: t for t in ts}, stage='train', arm='grpo', step=99, phase='first')
+    page.locator('.stamp').get_by_text(f'{n + len(ts):,} rollouts').wait_for()
+
+
+def test_only_its_own_origin(server):
+    host, port = '127.0.0.1', int(server[0].rsplit(':', 1)[1])
+    def answer(origin):
+        with socket.create_connection((host, port), 20) as s:
+            s.sendall((f'GET /ws?bokeh-protocol-version=1.0 HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nOrigin: {origin}\r\n\r\n').encode())
+            return int(s.recv(64).split()[1])
+    assert answer('http://evil.example') == 403 != answer(server[0])
