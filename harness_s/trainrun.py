@@ -59,6 +59,7 @@ def train_run(config: RunConfig, name: str, out: str | Path, show: bool | None =
     """Train arm `name`, or run strategy `name`, in `out`; the path of its metrics (an arm) or outcome (a strategy).
 
     A pool is evolved first where the config says so and the arm needs one. Goes on after a kill; says so when there is nothing left to do."""
+    from harness_s.evolve.pool import Pool
     from harness_s.experiment import make_pool, open_bench, open_policy
     from harness_s.train.arms import ARMS, STRATEGIES, get_arm
     from harness_s.train.checkpoint import newest
@@ -74,7 +75,7 @@ def train_run(config: RunConfig, name: str, out: str | Path, show: bool | None =
         if found and found[1]['updates'] >= config.train.updates: tell(f"{name} in {out} has its {found[1]['updates']} updates: nothing to do (ask for more with --set train.updates=N)")
         else:
             needs = ARMS[name].rescue == 'siblings' or ARMS[name].first == 'top4'
-            lean = config if needs else config.model_copy(update=dict(stages=('train',), harnesses=(), pool=None))
-            _arm(config, name, policy, bench, make_pool(lean, policy, bench, store, show), store, show, external)
+            pool = make_pool(config, policy, bench, store, show) if needs else Pool(bench.base_harness(), benchmark=bench.name)
+            _arm(config, name, policy, bench, pool, store, show, external)
         store.update(status='done')
         return join_metrics(store)
