@@ -87,7 +87,8 @@ def plan(dec: tuple[np.ndarray, np.ndarray, np.ndarray], fills: list[tuple[int, 
         else: b, rows, dest = n, slots, None
         groups.append(_group(slots, pos, 0, b, 1, rows, dest, dtype, device))
     buckets: dict[int, list[int]] = {}
-    for i, (_, _, t) in enumerate(fills): buckets.setdefault((len(t) - 1).bit_length() // 2, []).append(i)
+    small = len(fills) * max((len(t) for _, _, t in fills), default=0) <= 1024           # one rectangle is cheaper than several
+    for i, (_, _, t) in enumerate(fills): buckets.setdefault(0 if small else (len(t) - 1).bit_length() // 2, []).append(i)
     S, P, I, end = [slots], [pos], [ids], {}
     for members in buckets.values():
         q, dest, lo = max(len(fills[i][2]) for i in members), [], n
@@ -106,29 +107,38 @@ def plan(dec: tuple[np.ndarray, np.ndarray, np.ndarray], fills: list[tuple[int, 
 class KVStore:
     "Keys and values of all rows. `copy` gives one row the first `n` tokens of another (a shared prompt)."
     def __init__(self, layers: int, heads: int, head_dim: int, dtype, device):
-        self.shape, self.layers, self.kind = (heads, head_dim), layers, dict(dtype=dtype, device=device)
-        self._hold(torch.zeros(layers, 2, 0, heads, 0, head_dim, **self.kind))
+        self.heads, self.head_dim, self.kind = heads, head_dim, dict(dtype=dtype, device=device)
+        self._hold(torch.zeros(layers, 0, heads, 0, 2 * head_dim, **self.kind))
 
     def _hold(self, data: torch.Tensor):
-        self.data, (self.width, _, self.length) = data, data.shape[2:5]
-        self.k, self.v = [d[0] for d in data], [d[1] for d in data]
+        self.data, self.layers, self.width, self.length = data, *data.shape[:2], data.shape[3]
+        self.by_layer = [d for d in data]
 
     def reserve(self, width: int, length: int):
         "Room for `width` rows of `length` tokens; grows by at least a quarter."
         if width <= self.width and length <= self.length: return
         w = self.width if width <= self.width else max(width, self.width * 5 // 4)
         n = self.length if length <= self.length else max(96, length, self.length * 5 // 4)
-        old, new = self.data, torch.zeros(self.layers, 2, w, self.shape[0], n, self.shape[1], **self.kind)
-        new[:, :, :self.width, :, :self.length] = old
+        old, new = self.data, torch.zeros(self.layers, w, self.heads, n, 2 * self.head_dim, **self.kind)
+        new[:, :self.width, :, :self.length] = old
         self._hold(new)
 
-    def copy(self, src: int, dst: int, n: int): self.data[:, :, dst, :, :n] = self.data[:, :, src, :, :n]
+    def copy(self, src: int, dst: int, n: int): self.data[:, dst, :, :n] = self.data[:, src, :, :n]
+
+    def index(self, slot: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+        "Flat places of tokens: [T] -> [T * kv heads]."
+        heads = torch.arange(self.heads, device=slot.device)
+        return ((slot[:, None] * self.heads + heads) * self.length + pos[:, None]).view(-1)
+
+    def write(self, layer: int, at: torch.Tensor, k: torch.Tensor, v: torch.Tensor):
+        "Store k, v [T, kv heads, head size] at the places `index` gave."
+        self.by_layer[layer].view(-1, 2 * self.head_dim).index_copy_(0, at, torch.cat((k, v), -1).view(-1, 2 * self.head_dim))
 
     def view(self, layer: int, g: Group):
         "Keys and values [b, kv heads, s, head size] of a group."
-        k, v = self.k[layer], self.v[layer]
-        if g.rows is None: return k[:g.b, :, :g.s], v[:g.b, :, :g.s]
-        return k[:, :, :g.s].index_select(0, g.rows), v[:, :, :g.s].index_select(0, g.rows)
+        kv = self.by_layer[layer]
+        kv = kv[:g.b, :, :g.s] if g.rows is None else kv[:, :, :g.s].index_select(0, g.rows)
+        return kv[..., :self.head_dim], kv[..., self.head_dim:]
 
 # %% ../../nbs/16_ragged.ipynb #dbd19809
 class _Layer(CacheLayerMixin):
@@ -140,10 +150,9 @@ class _Layer(CacheLayerMixin):
     def get_mask_sizes(self, query_length): return self.owner.group.s, 0
     def update(self, k, v, *args, **kwargs):
         o = self.owner; g, kv = o.group, o.kv
-        flat = lambda x: x.transpose(1, 2).reshape(g.b * g.q, *kv.shape)
-        pick = (lambda x: x) if g.dest is None else (lambda x: x[g.dest])
-        slot, pos = o.step.slot[g.lo:g.hi], o.step.pos[g.lo:g.hi]
-        kv.k[self.i][slot, :, pos], kv.v[self.i][slot, :, pos] = pick(flat(k)).to(kv.kind['dtype']), pick(flat(v)).to(kv.kind['dtype'])
+        flat = lambda x: x.transpose(1, 2).reshape(g.b * g.q, kv.heads, kv.head_dim).to(kv.kind['dtype'])
+        pick = (lambda x: flat(x)) if g.dest is None else (lambda x: flat(x)[g.dest])
+        kv.write(self.i, kv.index(o.step.slot[g.lo:g.hi], o.step.pos[g.lo:g.hi]), pick(k), pick(v))
         return kv.view(self.i, g)
 
 class _RaggedCache(Cache):
@@ -209,13 +218,15 @@ class LlamaForward:
         m, hd = self.model.model, self.hd
         self.device = m.embed_tokens.weight.device
         pair = lambda w: w.view(-1, 2, hd // 2, w.shape[1]).transpose(1, 2).reshape(w.shape)      # halves -> neighbours
-        W, n = merged_weight, lambda norm: norm.weight.detach()
+        W = merged_weight
+        fold = lambda norm, *parts: (torch.cat(parts) * norm.weight.detach()).t()
         self.layers = []
         for l in m.layers:
             a, f = l.self_attn, l.mlp
-            self.layers.append((n(l.input_layernorm), torch.cat([pair(W(a.q_proj)), pair(W(a.k_proj)), W(a.v_proj)]).t(), W(a.o_proj).t(),
-                                n(l.post_attention_layernorm), torch.cat([W(f.gate_proj), W(f.up_proj)]).t(), W(f.down_proj).t()))
-        self.embed, self.norm, self.head = W(m.embed_tokens), n(m.norm), W(self.model.lm_head).t()
+            self.layers.append((fold(l.input_layernorm, pair(W(a.q_proj)), pair(W(a.k_proj)), W(a.v_proj)), W(a.o_proj).t(),
+                                fold(l.post_attention_layernorm, W(f.gate_proj), W(f.up_proj)), W(f.down_proj).t()))
+        self.embed, self.head = W(m.embed_tokens), fold(m.norm, W(self.model.lm_head))
+        self.eps_t = torch.full((1, 1), self.eps, device=self.device)
 
     def _cis(self, length: int) -> torch.Tensor:
         "Rotary factors [>= length, head size / 2], complex."
@@ -226,39 +237,40 @@ class LlamaForward:
             self.cis = torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float()).contiguous()
         return self.cis
 
-    def _norm(self, x, w): return F.rms_norm(x, (x.shape[-1],), w, self.eps)
+    def _norm(self, x):
+        "x / rms(x), without the weight."
+        n = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * torch.addcmul(self.eps_t, n, n, value=1 / x.shape[-1]).rsqrt_()
 
 # %% ../../nbs/16_ragged.ipynb #d4471023
-def _attend(self: LlamaForward, q, kv: KVStore, layer: int, groups: list[Group], masks) -> torch.Tensor:
-    "q [T, h, hd] -> [T, h * hd], by groups."
-    T, r, outs = q.shape[0], self.h // self.kvh, []
-    for g, mask in zip(groups, masks):
-        x = q[g.lo:g.hi]
-        if g.dest is not None: x = q.new_zeros(g.b * g.q, self.h, self.hd).index_copy_(0, g.dest, x)
-        x = x.view(g.b, g.q, self.kvh, r, self.hd).permute(0, 2, 3, 1, 4).reshape(g.b, self.kvh, r * g.q, self.hd)
-        k, v = kv.view(layer, g)
-        y = F.scaled_dot_product_attention(x, k, v, attn_mask=mask)
-        y = y.view(g.b, self.kvh, r, g.q, self.hd).permute(0, 3, 1, 2, 4).reshape(g.b * g.q, -1)
-        outs.append(y if g.dest is None else y.index_select(0, g.dest))
-    return outs[0] if len(outs) == 1 else torch.cat(outs)
+def _attend(self: LlamaForward, q, kv: KVStore, layer: int, g: Group, mask) -> torch.Tensor:
+    "One group: q [tokens, h, hd] -> [tokens, h * hd]."
+    r = self.h // self.kvh
+    if g.dest is not None: q = q.new_zeros(g.b * g.q, self.h, self.hd).index_copy_(0, g.dest, q)
+    k, v = kv.view(layer, g)
+    if r == 1:
+        y = F.scaled_dot_product_attention(q.view(g.b, g.q, self.h, self.hd).transpose(1, 2), k, v, attn_mask=mask).transpose(1, 2)
+    else:
+        q = q.view(g.b, g.q, self.kvh, r, self.hd).permute(0, 2, 3, 1, 4).reshape(g.b, self.kvh, r * g.q, self.hd)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).view(g.b, self.kvh, r, g.q, self.hd).permute(0, 3, 1, 2, 4)
+    y = y.reshape(g.b * g.q, -1)
+    return y if g.dest is None else y.index_select(0, g.dest)
 
 def _call(self: LlamaForward, step: Step, kv: KVStore) -> torch.Tensor:
     "Logits [len(last), V] fp32."
     h, kvh, hd, T = self.h, self.kvh, self.hd, len(step.ids)
-    cis = self._cis(kv.length)[step.pos][:, None]
-    heads = torch.arange(kvh, device=self.device)
-    at = ((step.slot[:, None] * kvh + heads) * kv.length + step.pos[:, None]).view(-1)      # flat cache rows [T * kvh]
-    masks = [g.mask if h == kvh else g.mask.repeat(1, 1, h // kvh, 1) for g in step.groups]
+    cis, at = self._cis(kv.length)[step.pos][:, None], kv.index(step.slot, step.pos)
+    groups = [(g, g.mask if h == kvh or g.q == 1 else g.mask.repeat(1, 1, h // kvh, 1)) for g in step.groups]
     x = F.embedding(step.ids, self.embed)
-    for i, (n1, qkv, o, n2, up, down) in enumerate(self.layers):
-        y = torch.mm(self._norm(x, n1), qkv)
-        qk = torch.view_as_complex(y[:, :(h + kvh) * hd].unflatten(1, (h + kvh, hd // 2, 2)))
+    for i, (qkv, o, up, down) in enumerate(self.layers):
+        y = torch.mm(self._norm(x), qkv)
+        qk = torch.view_as_complex(y[:, :(h + kvh) * hd].view(T, h + kvh, hd // 2, 2))
         qk = torch.view_as_real(qk * cis).view(T, h + kvh, hd)
-        kv.k[i].view(-1, hd).index_copy_(0, at, qk[:, h:].reshape(-1, hd))
-        kv.v[i].view(-1, hd).index_copy_(0, at, y[:, (h + kvh) * hd:].reshape(-1, hd))
-        x = torch.addmm(x, _attend(self, qk[:, :h], kv, i, step.groups, masks), o)
-        gate, lift = torch.mm(self._norm(x, n2), up).chunk(2, 1)
+        kv.write(i, at, qk[:, h:], y[:, (h + kvh) * hd:].view(T, kvh, hd))
+        y = [_attend(self, qk[g.lo:g.hi, :h], kv, i, g, mask) for g, mask in groups]
+        x = torch.addmm(x, y[0] if len(y) == 1 else torch.cat(y), o)
+        gate, lift = torch.mm(self._norm(x), up).chunk(2, 1)
         x = torch.addmm(x, F.silu(gate).mul_(lift), down)
-    return torch.mm(self._norm(x[step.last], self.norm), self.head)
+    return torch.mm(self._norm(x[step.last]), self.head)
 
 LlamaForward.__call__ = _call

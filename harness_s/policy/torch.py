@@ -96,12 +96,12 @@ def _common(a: list[int], b: list[int]) -> int:
 class RaggedSampler:
     """Continuous batching over persistent rows. Requests of one key must not overlap. `chunk` = most forced tokens of one row
     in a tick, `budget` = of all rows together."""
-    block = 16                      # shared prompts are found at multiples of this many tokens
+    block, least, spare = 16, 8, 8  # shared prompts are found at multiples of `block` and from `least` tokens on; ended rows kept for their prompts
     def __init__(self, policy: TorchPolicy, width: int | None = None, chunk: int = 256, budget: int = 4096):
         self.policy, self.width, self.chunk, self.budget = policy, width or 256, chunk, budget
         self.version, self.fwd = policy.version, policy.forward()
         self.kv, self.rows, self.by_slot, self.free = policy._cache(), {}, [], []
-        self.waiting, self.filling, self.shared, self.clock = deque(), [], {}, 0
+        self.waiting, self.asked, self.filling, self.shared, self.ghosts, self.clock = deque(), set(), [], {}, {}, 0
         self.ready: list[Completion] = []
         self.stats = dict(ticks=0, decoded=0, filled=0, copied=0)
         self.n = 0
@@ -122,16 +122,21 @@ class RaggedSampler:
             setattr(self, name, new)
 
     def add(self, req: Request):
-        row = self.rows.get(req.key)
-        if row is not None and row.req is not None: raise ValueError(f'sampler: key {req.key!r} already has a request running')
+        if req.key in self.asked: raise ValueError(f'sampler: key {req.key!r} already has a request running')
         if not req.ids: raise ValueError(f'sampler: request {req.key!r} has no token ids')
         room = self.policy.max_len - len(req.ids)
         if min(room, req.max_tokens) <= 0: self.ready.append(Completion(req.key, finish='length'))
-        else: self.waiting.append(req)
+        else: self.waiting.append(req); self.asked.add(req.key)
 
     def forget(self, key):
+        if key in self.asked: self.asked.discard(key); self.waiting = deque(r for r in self.waiting if r.key != key)
         row = self.rows.pop(key, None)
-        if row is None: self.waiting = deque(r for r in self.waiting if r.key != key); return
+        if row is None: return
+        if row.req is not None or not row.names: self._free(row)
+        else: self.ghosts[row.at] = row                     # its prompt may serve others until the slot is needed
+
+    def _free(self, row: _Slot):
+        "Empty a row's slot."
         self._release(row); self.by_slot[row.at] = None; self.free.append(row.at)
 
     def poll(self) -> list[Completion]:
@@ -139,6 +144,7 @@ class RaggedSampler:
         if self.version != self.policy.version: self._renew()
         while not done and (self.waiting or self.filling or self.live.any()):
             self._admit()
+            if not (self.filling or self.live.any()): raise RuntimeError(f'sampler: {len(self.waiting)} requests wait and none runs')
             done = self._tick()
         return done
 
@@ -147,7 +153,8 @@ def _renew(self: RaggedSampler):
     "The weights changed: drop every cache."
     if self.filling or self.live.any(): raise RuntimeError('sampler: weights changed while requests are running; poll them to the end first')
     self.version, self.fwd = self.policy.version, self.policy.forward()
-    for row in list(self.rows.values()): self.forget(row.key)
+    for row in [*self.rows.values(), *self.ghosts.values()]: self._free(row)
+    self.rows, self.ghosts = {}, {}
 
 def _release(self, row: _Slot):
     "The row no longer holds the prompt that it offered to others; a running request is dropped."
@@ -156,13 +163,16 @@ def _release(self, row: _Slot):
     row.names = []
     if row.req is not None: self.live[row.at] = False; self.filling = [r for r in self.filling if r is not row]; row.req = None
 
-def _place(self, key) -> _Slot | None:
-    "A slot for a new row, or None when all are busy."
+def _place(self, key, donor: _Slot | None) -> _Slot | None:
+    "A slot for a new row, or None when all are busy: free, of an ended row, new, or of the longest idle row; the donor's last."
+    ended = [at for at, r in self.ghosts.items() if r is not donor]
+    if not self.free and ended and (len(ended) > self.spare or self.n >= self.width): self._free(self.ghosts.pop(ended[0]))
     if not self.free and self.n < self.width: self.free.append(self.n); self.n += 1; self.by_slot.append(None)
     if not self.free:
-        idle = min((r for r in self.rows.values() if r.req is None), key=lambda r: r.used, default=None)
-        if idle is None: return None
-        self.forget(idle.key)
+        idle = min((r for r in self.rows.values() if r.req is None and r is not donor), key=lambda r: r.used, default=None)
+        if idle is not None: del self.rows[idle.key]; self._free(idle)       # if a request of its waits, it will read its context again
+        elif donor is not None and donor.req is None: self.rows.pop(donor.key, None); self.ghosts.pop(donor.at, None); self._free(donor)
+        else: return None
     self.free.sort(reverse=True)
     at = self.free.pop()
     row = self.rows[key] = self.by_slot[at] = _Slot(key, at)
@@ -171,12 +181,12 @@ def _place(self, key) -> _Slot | None:
 def _donor(self, ids: list[int]) -> tuple[_Slot | None, int]:
     "The row that holds the longest known beginning of `ids`, and its length."
     tops = [len(ids) - 1, *range((len(ids) - 1) // self.block * self.block, 0, -self.block)]
-    return next(((self.shared[k], n) for n in tops if n > 0 and (k := tuple(ids[:n])) in self.shared), (None, 0))
+    return next(((self.shared[k], n) for n in tops if n >= self.least and (k := tuple(ids[:n])) in self.shared), (None, 0))
 
 def _offer(self, row: _Slot, ids: list[int]):
     "Let later rows find this one's prompt."
     for n in {len(ids) - 1, *range(self.block, len(ids), self.block)}:
-        if n > 0 and (k := tuple(ids[:n])) not in self.shared: self.shared[k] = row; row.names.append(k)
+        if n >= self.least and (k := tuple(ids[:n])) not in self.shared: self.shared[k] = row; row.names.append(k)
 
 for f in (_renew, _release, _place, _donor, _offer): setattr(RaggedSampler, f.__name__, f)
 
@@ -188,17 +198,23 @@ def _admit(self: RaggedSampler):
         req = self.waiting.popleft()
         row = self.rows.get(req.key)
         if row is None:
-            donor, n = self._donor(req.ids)
-            if full or (donor is not None and donor.fill < n): hold.append(req); continue
-            if donor is not None and donor.req is None: donor.used = self.clock       # not the one to evict now
-            row = self._place(req.key)
-            if row is None: full = True; hold.append(req); continue
-            if donor is not None and donor.names and donor is not row:
-                self._size(row.at + 1, n); self.kv.copy(donor.at, row.at, n)
-                row.ids, row.fill = req.ids[:n], n; self.stats['copied'] += n
-            self._offer(row, req.ids)
+            row = None if full else self._enter(req)
+            if row is None: hold.append(req); full = full or (not self.free and self.n >= self.width); continue
         self._begin(row, req)
     self.waiting = hold
+
+def _enter(self, req: Request) -> _Slot | None:
+    "A new row, with what it can copy; None when it has to wait."
+    donor, n = self._donor(req.ids)
+    if donor is not None and donor.fill < n: return None          # still reading it
+    row = self._place(req.key, donor)
+    if row is None: return None
+    if donor is not None:                                         # also where the newcomer took the donor's own slot
+        self._size(row.at + 1, n)
+        if donor.at != row.at: self.kv.copy(donor.at, row.at, n)
+        row.ids, row.fill = req.ids[:n], n; self.stats['copied'] += n
+    self._offer(row, req.ids)
+    return row
 
 def _size(self, width: int, length: int):
     self.kv.reserve(min(self.width, max(width, 2 * self.kv.width if width > self.kv.width else 0)), length)
@@ -215,7 +231,7 @@ def _begin(self, row: _Slot, req: Request):
     self.temp[i], self.top_p[i] = req.sampling.temperature, req.sampling.top_p
     self.filling.append(row)
 
-RaggedSampler._admit, RaggedSampler._size, RaggedSampler._begin = _admit, _size, _begin
+for f in (_admit, _enter, _size, _begin): setattr(RaggedSampler, f.__name__, f)
 
 # %% ../../nbs/16_torch_policy.ipynb #d311515c
 def _gather(self: RaggedSampler):
@@ -258,6 +274,7 @@ def _sampled(self, at: np.ndarray, logits: torch.Tensor) -> list[Completion]:
         row, k = self.by_slot[s], int(self.count[s])
         ids = self.out[s, :k].tolist()
         done.append(Completion(row.key, ids, self.lp[s, :k].tolist(), 'stop' if closed else 'length', self.policy.chat.decode(ids)))
+        self.asked.discard(row.key)
         row.ids = row.req.ids + ids[:-1]; row.fill, row.req, row.used = len(row.ids), None, self.clock
     return done
 

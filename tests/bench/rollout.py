@@ -32,7 +32,7 @@ class GenerateSampler:
     width = None
     def __init__(self, policy):
         self.policy, self.waiting, self.stop = policy, [], sorted(policy.chat.stop_ids)
-        self.pad = policy.tokenizer.pad_token_id if policy.tokenizer.pad_token_id is not None else self.stop[0]
+        self.pad = policy.tokenizer.pad_token_id if policy.tokenizer.pad_token_id is not None else (self.stop or [0])[0]
 
     def add(self, req): self.waiting.append(req)
     def forget(self, key): pass
@@ -45,7 +45,7 @@ class GenerateSampler:
         ids = torch.tensor([[self.pad] * (n - len(r.ids)) + r.ids for r in reqs])
         mask = torch.tensor([[0] * (n - len(r.ids)) + [1] * len(r.ids) for r in reqs])
         out = self.policy.model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=max(r.max_tokens for r in reqs), do_sample=False,
-                                         eos_token_id=self.stop, pad_token_id=self.pad, use_cache=True)[:, n:].tolist()
+                                         eos_token_id=self.stop or None, pad_token_id=self.pad, use_cache=True)[:, n:].tolist()
         return [self._cut(r, o[:r.max_tokens]) for r, o in zip(reqs, out)]
 
     def _cut(self, r, ids):
