@@ -58,15 +58,15 @@ def sibling_rates(policy, bench, pool: dict[str, Harness], dead: list[Task], see
 
 # %% ../nbs/29_pocket_difficulty.ipynb #c6f8f984
 def decision(bench, task: Task, harness: Harness, habit: str, chat) -> tuple[list[dict], str, str] | None:
-    "(messages, call with the habit, call without) where the habit first decides, or None if it never does."
+    "(messages, call with the habit, call without) where the habit first decides (once its guidance is visible, if ever it is), or None."
     found = []
     def fn(messages, task):
         s = Seen(messages, task)
         yes, no = act(s, lambda h: h == habit), act(s, lambda h: False)
-        if not found and yes != no: found.append(([dict(m) for m in messages], yes, no))
+        if yes != no: found.append((habit in s.guided, [dict(m) for m in messages], yes, no))
         return no
     run_jobs(TextPolicy(fn, chat=chat), bench, jobs_for([task], harness, 1, 'decision'), LIMITS)
-    return found[0] if found else None
+    return next((f[1:] for f in found if f[0]), found[0][1:]) if found else None
 
 def habit_log_odds(policy, bench, split: str = 'val', pool: dict[str, Harness] | None = None) -> dict[str, float]:
     "Mean log-odds of each habit at its decision point, on tasks that need only it; under H0, or under the sibling that teaches it alone."

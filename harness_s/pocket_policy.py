@@ -54,7 +54,7 @@ class Seen:
         self.steps = [(a['content'].split(), _world(o['content'])) for a, o in zip(messages[2::2], messages[3::2])]
         text = ' '.join(w for m in messages if m['role'] != 'assistant' for w in m['content'].split())
         self.guided = {h for p, h in P.PHRASES.items() if h and f' {p} ' in f' {text} '}
-        self.pages = [(c[0], P.read_rows(o), o.split()[-1] == 'more') for c, o in self.steps if o and c[0] in ('list', 'next', 'archive')]
+        self.pages = [(c[0], P.read_rows(o), o.split()[-1] == 'more') for c, o in self.steps if o and c[0] in P.READS and o != 'no list']
 
     def did(self, name: str) -> bool: return any(c[0] == name and o for c, o in self.steps)
 
@@ -75,21 +75,15 @@ def log_odds(habit: str, seen: Seen) -> float:
 # %% ../nbs/28_pocket_policy.ipynb #d447bfbf
 def search(s: Seen, decide: Callable[[str], bool], closed: bool = False) -> str | list[str]:
     "A call that reads on, or the row to act on ([] = give up). `closed`: acting has begun, no more reading."
-    if not s.pages: return f'list {s.app}'
+    if not s.pages: return f'find {s.app} {s.colour} {s.size}' if s.size and decide('both') else f'list {s.app} {s.colour}'
     tool, last, more = s.pages[-1]
-    passed, more = [r for p in s.pages[:-1] for r in p[1]], more and tool != 'archive'
-    fits, full = (lambda r: s.colour in r), (lambda r: s.colour in r and (not s.size or s.size in r))
-    rows = passed + last
-    first = next((r for r in rows if fits(r)), None)
-    both = first is None or full(first) or any(fits(r) and not full(r) for r in passed) or decide('both')
-    hits = [r for r in rows if (full if both else fits)(r)]
+    passed, more = [r for p in s.pages[:-1] for r in p[1]], more and tool != 'archive' and not closed
+    hits = passed + last
     if hits:
-        on = any(r in hits for r in passed) or (more or len(hits) > 1) and decide('latest')
-        return f'next {s.app}' if on and more and not closed else hits[-1 if on else 0]
-    if more and not closed and decide('page'): return f'next {s.app}'
-    if more or closed: return next((r for r in rows if fits(r)), (last or [[]])[0])
-    if tool != 'archive' and decide('archive'): return f'archive {s.app}'
-    return []
+        on = bool(passed) or (more or len(hits) > 1) and decide('latest')
+        return f'next {s.app}' if on and more else hits[-1 if on else 0]
+    if more: return f'next {s.app}' if decide('page') else []
+    return f'archive {s.app}' if tool != 'archive' and not closed and decide('archive') else []
 
 # %% ../nbs/28_pocket_policy.ipynb #09088b8a
 MENDS = {'denied': ('login', 'login {app}'), 'bad verb': ('doc', 'doc {app}'), 'locked': ('unlock', 'unlock {id}')}
@@ -106,7 +100,7 @@ def act(s: Seen, decide: Callable[[str], bool]) -> str:
     begun = known is not None or any(s.did(t) for t in ('login', 'doc'))
     found = search(s, decide, begun and bool(s.pages)) if known is None else known
     if isinstance(found, str) and found != known: return found
-    if s.kind == 'read': return f'answer {found[3] if found else "none"}'
+    if s.kind == 'read': return f'answer {found[2] if found else "none"}'
     if not found: return 'done'
     return before_write(s, known or found[0], known is None and 'lock' in found or known is not None and any(known in r and 'lock' in r for p in s.pages for r in p[1]), decide)
 

@@ -14,15 +14,15 @@ from .pocket_world import APPS, COLOURS, IDS, OWNERS, PAGE, SIZES, TOOLS, VALUES
 
 # %% auto #0
 __all__ = ['HABITS', 'READ_HABITS', 'WORDS_OF_NEED', 'WORDS_AGAINST', 'GUIDANCE', 'NEUTRAL', 'PHRASES', 'N_NEEDS', 'HARM',
-           'HOOKS', 'SLOTS_OF', 'TOOL_OF', 'COMPACTS', 'PAIRS', 'draw_needs', 'draw_rows', 'phrase_task', 'draw_app',
-           'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark', 'base_harness',
-           'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings', 'read_pages', 'read_rows', 'asked',
-           'diagnose', 'behaviours']
+           'HOOKS', 'SLOTS_OF', 'TOOL_OF', 'COMPACTS', 'PAIRS', 'READS', 'draw_needs', 'draw_rows', 'phrase_task',
+           'draw_app', 'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark',
+           'base_harness', 'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings', 'read_pages', 'read_rows',
+           'asked', 'diagnose', 'behaviours']
 
 # %% ../../nbs/12_pocket_tasks.ipynb #e9c1a63d
 HABITS: dict[str, dict[str, Any]] = {
-    'page':     dict(does='reads on when a list says more and the row is not on this page', word='', chance=0, apps=('mail', 'files', 'music'), against=''),
-    'both':     dict(does='looks for the row that meets both conditions', word='', chance=0, apps=(), against=''),
+    'page':     dict(does='reads on when a page shows no match and says more', word='', chance=0, apps=('mail', 'files', 'music'), against=''),
+    'both':     dict(does='searches for both conditions, not for the colour alone', word='', chance=0, apps=(), against=''),
     'latest':   dict(does='reads to the end and takes the last match', word='latest', chance=1, apps=(), against='first'),
     'archive':  dict(does='looks in the archive when the list has ended without a match', word='old', chance=.6, apps=('notes', 'shop'), against='none'),
     'login':    dict(does='logs in before the first write', word='private', chance=.9, apps=('bank',), against='guest'),
@@ -52,12 +52,12 @@ NEUTRAL: tuple[str, ...] = _split('work by rules | match it well | word by word 
 PHRASES: dict[str, str] = {p: h for h, ps in GUIDANCE.items() for p in ps} | {p: '' for p in NEUTRAL}
 
 # %% ../../nbs/12_pocket_tasks.ipynb #8102b013
-N_NEEDS = {0: .23, 1: .35, 2: .28, 3: .14}
+N_NEEDS = {0: .17, 1: .37, 2: .31, 3: .15}
 HARM = {0: .45, 1: .2, 2: .1, 3: 0.}         # chance of a harmful habit, by number of needs
 
 def _clash(needs: set, harm: str) -> bool:
     "Needs that cannot stand in one task."
-    return ({'archive', 'latest'} <= needs or HABITS['archive']['against'] == harm and bool(needs & {'archive', 'latest'})
+    return ({'archive', 'latest'} <= needs or HABITS['archive']['against'] == harm and bool(needs & {'archive', 'latest', 'page'})
             or harm == 'first' and 'archive' in needs or WORDS_AGAINST.get(harm) in needs)
 
 def draw_needs(rng: random.Random) -> tuple[str, set[str], str]:
@@ -114,9 +114,9 @@ def draw_app(rng: random.Random, needs: set[str]) -> str:
     return rng.choices(APPS, [weight(a) for a in APPS])[0]
 
 # %% ../../nbs/12_pocket_tasks.ipynb #a9a661cd
-def oracle_calls(kind: str, needs: set[str], app: str, pages: int, verb: str, target: str, value: str, answer: str) -> list[str]:
+def oracle_calls(kind: str, needs: set[str], app: str, what: str, pages: int, verb: str, target: str, value: str, answer: str) -> list[str]:
     "The shortest sure way, as text."
-    calls = [f'list {app}'] + [f'next {app}'] * (pages - 1) + [f'archive {app}'] * ('archive' in needs)
+    calls = [f'{"find" if " " in what else "list"} {app} {what}'] + [f'next {app}'] * (pages - 1) + [f'archive {app}'] * ('archive' in needs)
     if kind == 'read': return calls + [f'answer {answer}']
     calls += [f'login {app}'] * ('login' in needs) + [f'doc {app}'] * ('doc' in needs) + [f'unlock {target}'] * ('unlock' in needs)
     write = f'{verb} {target} {value}'
@@ -133,7 +133,7 @@ def draw_task(rng: random.Random, split: str, id: str) -> tuple[Task, dict]:
             for i, (c, s, old) in enumerate(drawn)]
     verb = rng.choice(('put', 'mark')) if 'doc' in needs else 'set'
     target, answer = ('', 'none') if want is None else (ids[want], owners[want])
-    calls = oracle_calls(kind, needs, app, pages, verb, target, value, answer)
+    calls = oracle_calls(kind, needs, app, f'{colour} {size}' if 'both' in needs or harm == 'none' else colour, pages, verb, target, value, answer)
     payload = dict(app=app, rows=rows, private='login' in needs, verb=verb, slow='readback' in needs, max_steps=len(calls) + rng.choice([1, 2]))
     text = phrase_task(rng, kind, needs, harm, app, colour, size, value)
     forbid = {'draft': ('saved',), 'guest': ('login',), 'unseen': ('seen',)}.get(harm, ())
@@ -203,9 +203,9 @@ def base_harness() -> Harness:
 def _hook(event, condition, action='warn', **parameters): return dict(event=event, condition=condition, action=action, parameters=parameters)
 
 HOOKS = {'page':     [_hook('after_tool', 'pagination_present')],
-         'both':     [_hook('after_tool', 'tool_is', 'remind_once', tool='list')],
+         'both':     [_hook('before_tool', 'first_use_of', 'block', tool='list'), _hook('task_start', 'always')],
          'latest':   [_hook('after_tool', 'pagination_present', 'remind_once')],
-         'archive':  [_hook('after_tool', 'tool_is', tool='list'), _hook('task_start', 'always')],
+         'archive':  [_hook('after_tool', 'empty_result'), _hook('task_start', 'always')],
          'login':    [_hook('before_tool', 'first_use_of', 'block', tool='set'), _hook('after_tool', 'tool_error')],
          'doc':      [_hook('before_tool', 'first_use_of', 'block', tool='set'), _hook('after_tool', 'tool_error')],
          'readback': [_hook('before_finish', 'write_without_readback', 'block'), _hook('after_tool', 'after_write')],
@@ -273,24 +273,22 @@ def scripted_siblings(seed: int = 0) -> dict[str, Harness]:
 
 # %% ../../nbs/12_pocket_tasks.ipynb #318022bf
 def read_pages(traj: Trajectory) -> list[tuple[int, str, list[list[str]], bool]]:
-    "(turn, tool, rows, more) of every list, page or archive that was read."
-    out = []
-    for i, t in enumerate(traj.turns):
-        for c, o in _ran(t):
-            if c.name in ('list', 'next', 'archive') and not o.error: out.append((i, c.name, read_rows(o.text), o.more))
-    return out
+    "(turn, tool, rows, more) of every page or archive that was read."
+    return [(i, c.name, read_rows(o.text), o.more) for i, t in enumerate(traj.turns) for c, o in _ran(t) if c.name in READS and not o.error]
+
+READS = ('list', 'find', 'next', 'archive')
 
 def _ran(turn): return [co for j, co in enumerate(zip(turn.calls, turn.observations)) if j not in turn.blocked]
 
 def read_rows(text: str) -> list[list[str]]:
-    "[[id, colour, size, owner, lock?], ...] as they stand in a reply."
+    "[[id, size, owner, lock?], ...] as they stand in a reply."
     out, row = [], []
     for w in text.split():
         if w in IDS: out.append([w, *row]); row = []
         elif w in _PARTS: row.append(w)
-    return [r for r in out if len(r) >= 4]
+    return [r for r in out if len(r) >= 3]
 
-_PARTS = {*COLOURS, *SIZES, *OWNERS, 'lock'}
+_PARTS = {*SIZES, *OWNERS, 'lock'}
 
 def asked(instruction: str) -> tuple[str, str]:
     "The colour and the size ('' if none) that the instruction names."
@@ -320,19 +318,18 @@ def diagnose(task: Task, traj: Trajectory) -> dict | None:
 
 def _wrong_row(task, traj, flat):
     "(cause, turn, quote) when the row that was acted on, or giving up, explains the failure."
-    colour, size = asked(task.instruction)
-    fits = lambda r: colour in r and (not size or size in r)
-    pages = read_pages(traj)
+    size, pages = asked(task.instruction)[1], read_pages(traj)
+    fits = lambda r: not size or size in r
     act = next(((i, c) for i, c, o in flat if c.name in ('set', 'put', 'mark', 'answer', 'done')), None)
     if act is None or not pages: return None
-    rows = [r for _, _, rs, _ in pages for r in rs]
-    picked = next((r for r in rows if set(r) & {str(v) for v in act[1].args.values()} and (act[1].name == 'answer' or r[0] in act[1].args.values())), None)
-    quote = f'{act[1]} after {pages[-1][1]}'
+    rows, said = [r for _, _, rs, _ in pages for r in rs], {str(v) for v in act[1].args.values()}
+    picked = next((r for r in rows if (set(r) if act[1].name == 'answer' else {r[0]}) & said), None)
+    quote, live = f'{act[1]} after {pages[-1][1]}', [p for p in pages if p[1] != 'archive']
     if picked is not None and fits(picked):
-        return ('missed_latest', act[0], quote) if 'latest' in task.instruction.split() and (pages[-1][3] or picked != [r for r in rows if fits(r)][-1]) else None
-    if picked is not None and colour in picked: return 'missed_both', act[0], quote
+        more = live[-1][3] or picked != [r for r in rows if fits(r)][-1]
+        return ('missed_latest', act[0], quote) if 'latest' in task.instruction.split() and more else None
+    if picked is not None: return 'missed_both', act[0], quote
     if any(fits(r) for r in rows): return None
-    live = [p for p in pages if p[1] != 'archive']
     if live and live[-1][3]: return 'missed_page', act[0], quote
     return ('missed_archive', act[0], quote) if all(p[1] != 'archive' for p in pages) else None
 
@@ -343,12 +340,10 @@ def behaviours(task: Task, traj: Trajectory) -> list[str]:
     names = [c.name for c, _ in flat]
     writes = [i for i, n in enumerate(names) if n in ('set', 'put', 'mark')]
     first, last = (writes[0], writes[-1]) if writes else (len(names), len(names))
-    colour, size = asked(task.instruction)
     passed = [r for p in pages[:-1] for r in p[2]]
     out = {'page': 'next' in names, 'archive': 'archive' in names, 'login': 'login' in names[:first], 'doc': 'doc' in names[:first],
            'unlock': 'unlock' in names, 'save': 'save' in names, 'readback': bool(writes) and 'get' in names[writes[0]:],
-           'both': bool(size) and any(colour in r and size not in r for r in passed),
-           'latest': any(colour in r and (not size or size in r) for r in passed)}
+           'both': 'find' in names, 'latest': bool(passed) and 'next' in names}
     return sorted(k for k, v in out.items() if v)
 
 Pocket.diagnose, Pocket.behaviours = staticmethod(diagnose), staticmethod(behaviours)

@@ -24,7 +24,7 @@ PAGE = 2                                 # rows a page
 # %% ../../nbs/11_pocket_world.ipynb #7d9160d7
 def _tool(name, *params, **flags): return ToolSpec(name=name, parameters={p: '' for p in params}, **flags)
 
-TOOLS = [_tool('list', 'app'), _tool('next', 'app'), _tool('archive', 'app'), _tool('get', 'id', reads=True),
+TOOLS = [_tool('list', 'app', 'colour'), _tool('find', 'app', 'colour', 'size'), _tool('next', 'app'), _tool('archive', 'app'), _tool('get', 'id', reads=True),
          _tool('doc', 'app'), _tool('login', 'app'), _tool('unlock', 'id'),
          *(_tool(v, 'id', 'value', writes=True) for v in VERBS),
          _tool('save', 'app'), _tool('answer', 'value', finishes=True), _tool('done', finishes=True)]
@@ -60,7 +60,7 @@ class PocketEnv:
         self.db.executemany('insert into items(id,colour,size,owner,value,locked,archived) values(?,?,?,?,?,?,?)', p['rows'])
         self.db.execute('insert into app(name,verb,private,slow) values(?,?,?,?)', (p['app'], p['verb'], p['private'], p['slow']))
         self.before = {r[0]: r[4] for r in p['rows']}
-        self.page, self.lost, self.done, self.said, self.max_steps = -1, not p['slow'], False, None, p['max_steps']
+        self.search, self.at, self.lost, self.done, self.said, self.max_steps = None, -1, not p['slow'], False, None, p['max_steps']
         return ''
 
     def tools(self) -> list[ToolSpec]: return TOOLS
@@ -82,21 +82,28 @@ def _call(self: PocketEnv, call: ToolCall) -> Observation:
 PocketEnv.call = _call
 
 # %% ../../nbs/11_pocket_world.ipynb #4370773d
-def _show(rows) -> str: return ' '.join(' '.join([*r[1:4], *(['lock'] if r[4] else []), r[0]]) for r in rows)
+def _show(rows) -> str: return ' '.join(' '.join([*r[2:4], *(['lock'] if r[4] else []), r[0]]) for r in rows)
 
 def _rows(self: PocketEnv, app: str, archived: int, start: int, n: int):
     return self.db.execute('select id, colour, size, owner, locked from items, app where name = ? and archived = ? order by pos limit ? offset ?',
                            (app, archived, n, start)).fetchall()
 
-def _turn(self: PocketEnv, app: str, page: int) -> Observation:
-    self.page = page
-    rows = self._rows(app, 0, PAGE * page, PAGE + 1)
-    more, rows = len(rows) > PAGE, rows[:PAGE]
+def _page(self: PocketEnv, rows: list, more: bool) -> Observation:
+    rows = [r for r in rows if set(self.search) <= set(r[1:3])]
     return Observation(text=' '.join(filter(None, [_show(rows), 'more' if more else 'end'])), empty=not rows, more=more)
 
+def _start(self: PocketEnv, app: str, *search: str) -> Observation:
+    self.search, self.at = search, -1
+    return self._next(app)
+
+def _next(self: PocketEnv, app: str) -> Observation:
+    if self.search is None: return _fault('no list')
+    self.at += 1
+    rows = self._rows(app, 0, PAGE * self.at, PAGE + 1)
+    return self._page(rows[:PAGE], len(rows) > PAGE)
+
 def _archive(self: PocketEnv, app: str) -> Observation:
-    rows = self._rows(app, 1, 0, 2 * PAGE)
-    return Observation(text=' '.join(filter(None, [_show(rows), 'end'])), empty=not rows)
+    return _fault('no list') if self.search is None else self._page(self._rows(app, 1, 0, 2 * PAGE), False)
 
 def _get(self: PocketEnv, id: str) -> Observation:
     row = self.db.execute('select id, colour, size, owner, locked, value from items where id = ?', (id,)).fetchone()
@@ -104,9 +111,8 @@ def _get(self: PocketEnv, id: str) -> Observation:
     self.db.execute('update items set seen = 1 where id = ?', (id,))
     return Observation(text=f'{_show([row])} {row[5]}')
 
-PocketEnv._rows, PocketEnv._turn, PocketEnv._archive, PocketEnv._get = _rows, _turn, _archive, _get
-PocketEnv._list = lambda self, app: self._turn(app, 0)
-PocketEnv._next = lambda self, app: self._turn(app, self.page + 1)
+for f in (_rows, _page, _next, _archive, _get): setattr(PocketEnv, f.__name__, f)
+PocketEnv._list = PocketEnv._find = _start
 
 # %% ../../nbs/11_pocket_world.ipynb #8b73fbbc
 def _write(self: PocketEnv, verb: str, id: str, value: str) -> Observation:
