@@ -1,12 +1,11 @@
 "The pocket world: its verifier cannot be fooled, its shipped policy answers as recorded, and each harness component reaches the policy."
 import json, random
-from pathlib import Path
 import pytest
 from harness_s.bench import pocket as P, pocket_world as W
 from harness_s.bench.base import play
-from harness_s.core import Limits, Sampling, Task, ToolCall
-from harness_s.pocket_policy import ASSET, SPECIAL, check_asset, make_tokenizer, make_traces, teacher, vocabulary
-from harness_s.rollout import jobs_for, run_jobs
+from harness_s.core import ToolCall
+from harness_s.pocket_policy import ASSET, check_asset, make_tokenizer, make_traces, teacher, vocabulary
+from harness_s.rollout import jobs_for, make_job, run_jobs
 
 bench = P.benchmark()
 
@@ -55,32 +54,32 @@ def test_world_is_the_same_in_another_draw():
 def test_each_component_reaches_the_policy(component):
     "Some mechanism of the component brings its phrase into what the policy sees, and never under H0."
     said = lambda xs, phrase: any(f' {phrase} ' in f" {' '.join(tok.convert_ids_to_tokens(r.ids))} " for x in xs for r in x.rows)
-    tok = make_tokenizer()
-    for m in [m for m in bench.catalogue() if m.component == component][:6]:
+    tok, agent = make_tokenizer(), teacher(0, set())
+    for m in [m for m in bench.catalogue() if m.component == component][::3]:
         phrase = next(p for p in P.PHRASES if p in json.dumps(m.edit))
         need = m.causes[0].removeprefix('missed_')
         tasks = [t for t in bench.tasks('train') if need in bench.needs(t)][:12]
-        run = lambda h: run_jobs(teacher(0, set()), bench, jobs_for(tasks, h, 1, 'c'))
+        run = lambda h: run_jobs(agent, bench, jobs_for(tasks, h, 1, 'c'))
         assert said(run(P.apply(bench.base_harness(), m.edit)), phrase), m.id
         assert not said(run(bench.base_harness()), phrase)
 
 
 def test_diagnosis_names_the_missing_habit():
     "A teacher that has every habit but one is diagnosed with that one; settling for half a match shows as `both` whatever led to it."
-    seen = set()
+    seen, parts = set(), {}
     for t in bench.tasks('train'):
-        needs = set(bench.needs(t))
-        for h in needs:
-            x = run_jobs(teacher(0, needs - {h}), bench, jobs_for([t], bench.base_harness(), 1, 'd'))[0]
+        for h in bench.needs(t): parts.setdefault(frozenset(bench.needs(t)) - {h}, []).append((t, h))
+    for habits, pairs in parts.items():
+        for (t, h), x in zip(pairs, run_jobs(teacher(0, set(habits)), bench, [make_job(t, bench.base_harness(), i, 'd') for i, (t, _) in enumerate(pairs)])):
             if x.reward == 0:
                 d = P.diagnose(t, x)
-                assert d and d['cause'] in (f'missed_{h}', 'missed_both' if 'both' in needs else ''), (t.instruction, h, d, [m['content'] for m in x.messages[2:]])
+                assert d and d['cause'] in (f'missed_{h}', 'missed_both' if 'both' in habits else ''), (t.instruction, h, d, [m['content'] for m in x.messages[2:]])
                 seen.add((h, d['cause'] == f'missed_{h}'))
     assert {h for h, exact in seen if exact} == set(P.HABITS)
 
 
 def test_behaviours_name_the_habits_shown():
-    for t in bench.tasks('val'):
+    for t in bench.tasks('val')[:60]:
         x = run_jobs(teacher(0, set(bench.needs(t))), bench, jobs_for([t], bench.base_harness(), 1, 'b'))[0]
         assert set(bench.needs(t)) <= set(P.behaviours(t, x)) | {'both', 'latest'}, (t.instruction, bench.needs(t), P.behaviours(t, x))
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 from typing import Any
-from ..core import Task, ToolCall, Trajectory, UserError, derive_seed
+from ..core import Task, ToolCall, UserError, derive_seed
 from ..harness import Harness, load_harness
 from .base import Mechanism
+from .pocket_diagnosis import READS, asked, behaviours, diagnose, read_rows
 from .pocket_world import APPS, COLOURS, IDS, OWNERS, PAGE, SIZES, TOOLS, VALUES, Goal, PocketEnv
 
 # %% auto #0
 __all__ = ['HABITS', 'READ_HABITS', 'WORDS_OF_NEED', 'WORDS_AGAINST', 'GUIDANCE', 'NEUTRAL', 'PHRASES', 'N_NEEDS', 'HARM',
-           'HOOKS', 'SLOTS_OF', 'TOOL_OF', 'COMPACTS', 'PAIRS', 'READS', 'draw_needs', 'draw_rows', 'phrase_task',
-           'draw_app', 'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark',
-           'base_harness', 'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings', 'read_pages', 'read_rows',
-           'asked', 'diagnose', 'behaviours']
+           'HOOKS', 'SLOTS_OF', 'TOOL_OF', 'COMPACTS', 'PAIRS', 'draw_needs', 'draw_rows', 'phrase_task', 'draw_app',
+           'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark', 'base_harness',
+           'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings']
 
 # %% ../../nbs/12_pocket_tasks.ipynb #e9c1a63d
 HABITS: dict[str, dict[str, Any]] = {
@@ -272,78 +272,4 @@ def scripted_siblings(seed: int = 0) -> dict[str, Harness]:
     return out
 
 # %% ../../nbs/12_pocket_tasks.ipynb #318022bf
-def read_pages(traj: Trajectory) -> list[tuple[int, str, list[list[str]], bool]]:
-    "(turn, tool, rows, more) of every page or archive that was read."
-    return [(i, c.name, read_rows(o.text), o.more) for i, t in enumerate(traj.turns) for c, o in _ran(t) if c.name in READS and not o.error]
-
-READS = ('list', 'find', 'next', 'archive')
-
-def _ran(turn): return [co for j, co in enumerate(zip(turn.calls, turn.observations)) if j not in turn.blocked]
-
-def read_rows(text: str) -> list[list[str]]:
-    "[[id, size, owner, lock?], ...] as they stand in a reply."
-    out, row = [], []
-    for w in text.split():
-        if w in IDS: out.append([w, *row]); row = []
-        elif w in _PARTS: row.append(w)
-    return [r for r in out if len(r) >= 3]
-
-_PARTS = {*SIZES, *OWNERS, 'lock'}
-
-def asked(instruction: str) -> tuple[str, str]:
-    "The colour and the size ('' if none) that the instruction names."
-    words = instruction.split()
-    return next(w for w in words if w in COLOURS), next((w for w in words if w in SIZES), '')
-
-# %% ../../nbs/12_pocket_tasks.ipynb #de5c6434
-_ERRORS = {'denied': 'missed_login', 'locked': 'missed_unlock', 'bad verb': 'missed_doc'}
-
-def diagnose(task: Task, traj: Trajectory) -> dict | None:
-    "{cause, turn, quote} of a failed trajectory, or None. The cause is a tag that mechanisms of the catalogue name."
-    bad = {c.name for c in traj.verdict.checks if not c.passed}
-    if not bad: return None
-    flat = [(i, c, o) for i, t in enumerate(traj.turns) for c, o in _ran(t)]
-    found = lambda cause, i, quote: dict(cause=cause, turn=i, quote=quote)
-    for k, tool in dict(no_saved='save', no_login='login', no_seen='get').items():
-        for i, c, o in flat:
-            if k in bad and c.name == tool: return found(f'needless_{tool}', i, str(c))
-    wrong = _wrong_row(task, traj, flat) if bad & {'answer', 'others', 'target'} else None
-    if wrong: return found(*wrong)
-    error = next(((i, c, o) for i, c, o in flat if o.text in _ERRORS), None)
-    if 'target' in bad and error: return found(_ERRORS[error[2].text], error[0], f'{error[1]} -> {error[2].text}')
-    wrote = [(i, c) for i, c, o in flat if c.name in ('set', 'put', 'mark') and not o.error]
-    if 'target' in bad and wrote: return found('missed_readback', wrote[-1][0], str(wrote[-1][1]))
-    if 'saved' in bad and flat and 'finished' not in bad: return found('missed_save', flat[-1][0], str(flat[-1][1]))
-    return None
-
-def _wrong_row(task, traj, flat):
-    "(cause, turn, quote) when the row that was acted on, or giving up, explains the failure."
-    size, pages = asked(task.instruction)[1], read_pages(traj)
-    fits = lambda r: not size or size in r
-    act = next(((i, c) for i, c, o in flat if c.name in ('set', 'put', 'mark', 'answer', 'done')), None)
-    if act is None or not pages: return None
-    rows, said = [r for _, _, rs, _ in pages for r in rs], {str(v) for v in act[1].args.values()}
-    picked = next((r for r in rows if (set(r) if act[1].name == 'answer' else {r[0]}) & said), None)
-    quote, live = f'{act[1]} after {pages[-1][1]}', [p for p in pages if p[1] != 'archive']
-    if picked is not None and fits(picked):
-        more = live[-1][3] or picked != [r for r in rows if fits(r)][-1]
-        return ('missed_latest', act[0], quote) if 'latest' in task.instruction.split() and more else None
-    if picked is not None: return 'missed_both', act[0], quote
-    if any(fits(r) for r in rows): return None
-    if live and live[-1][3]: return 'missed_page', act[0], quote
-    return ('missed_archive', act[0], quote) if all(p[1] != 'archive' for p in pages) else None
-
-# %% ../../nbs/12_pocket_tasks.ipynb #b23f364c
-def behaviours(task: Task, traj: Trajectory) -> list[str]:
-    "Habits that show in the calls, sorted."
-    flat, pages = [co for t in traj.turns for co in _ran(t)], read_pages(traj)
-    names = [c.name for c, _ in flat]
-    writes = [i for i, n in enumerate(names) if n in ('set', 'put', 'mark')]
-    first, last = (writes[0], writes[-1]) if writes else (len(names), len(names))
-    passed = [r for p in pages[:-1] for r in p[2]]
-    out = {'page': 'next' in names, 'archive': 'archive' in names, 'login': 'login' in names[:first], 'doc': 'doc' in names[:first],
-           'unlock': 'unlock' in names, 'save': 'save' in names, 'readback': bool(writes) and 'get' in names[writes[0]:],
-           'both': 'find' in names, 'latest': bool(passed) and 'next' in names}
-    return sorted(k for k, v in out.items() if v)
-
 Pocket.diagnose, Pocket.behaviours = staticmethod(diagnose), staticmethod(behaviours)
