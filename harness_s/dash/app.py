@@ -38,9 +38,20 @@ def build(runs: dict):
         except UserError as e: parts = [heading('Cannot show this', str(e))]
         body[:] = [stamp(v), *parts]; body.loading = False
     v.state.param.watch(draw, REDRAW)
-    pn.state.onload(draw)
-    _follow(v, draw)
+    draw(); _figures_later(body); _follow(v, draw)
     return pn.template.BootstrapTemplate(title='Harness-S', header_background='#123a5a', sidebar_width=230, sidebar=[pick, *buttons.values()], main=[body])
+
+# %% ../../nbs/95_dash_app.ipynb #a5b2a02e
+def _figures_later(body):
+    "Put placeholders for the page's figures, and the figures once the browser has shown the rest."
+    import panel as pn
+    wait = [(p, pn.Spacer(height=p[0].height, sizing_mode='stretch_width')) for p in body if isinstance(p, pn.Column) and len(p) and isinstance(p[0], pn.pane.Plotly)]
+    for p, space in wait: body[list(body).index(p)] = space
+    def show():
+        here = list(body)
+        for p, space in wait:
+            if space in here: body[here.index(space)] = p
+    pn.state.onload(show)
 
 # %% ../../nbs/95_dash_app.ipynb #ba914505
 def _follow(v, draw: Callable, every_ms: int = 4000):
