@@ -2,7 +2,7 @@
 
 It is not AppWorld and holds nothing of it. What is kept alike, since the adapter depends on it: `serve environment --port N --root R`; one world
 a process; /initialize empties the experiment's outputs; any fault is a bare 500 whose reason stands in the log; a failed requirement is a 500 unless
-suppress_errors; states are saved under experiments/outputs/EXPERIMENT/tasks/TASK/checkpoints/STATE. The agent's code runs in this process, unguarded."""
+suppress_errors; /close fails after /load_state; states are saved under experiments/outputs/EXPERIMENT/tasks/TASK/checkpoints/STATE. The agent's code runs in this process, unguarded."""
 import contextlib, io, json, os, shutil, sys, traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -52,6 +52,7 @@ class World:
 
     def load_state(self, state_id):
         with open(os.path.join(self.checkpoint(state_id), 'state.jsonl')) as f: self.load(json.load(f))
+        self.loaded = True
 
     def evaluate(self, suppress_errors=False):
         if not self.gold: raise Exception(f"This task ID {self.task_id} doesn't have a ground truth, so it can't be evaluated.")
@@ -91,6 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         w = Handler.world
         if w is None or w.task_id != task_id: raise ValueError('AppWorld has not been initialized.')
         if name == 'task_completed': return w.state['status'] is not None
+        if name == 'close' and getattr(w, 'loaded', False): raise AttributeError("'_freeze_time' object has no attribute 'fake_names'")
         if name in ('close', 'close_all', 'save_logs'): return None
         return getattr(w, name)(**body)
 

@@ -253,3 +253,26 @@ def test_the_real_server_up_to_its_refusal(real_command, tmp_path):
         assert s.healthy()
     finally: s.stop()
     assert s.proc.poll() is not None and not s.home.exists()
+
+
+@pytest.mark.slow
+@needs_box
+def test_the_real_server_to_the_end(real_command, tmp_path):
+    "The real package over a tiny data folder of our own: solution passes, null agent fails, the gold is out of the agent's reach, and code cannot read it."
+    root, python = tmp_path/'root', real_command.parent/'python'
+    made = subprocess.run([python, Path(__file__).with_name('appworld_mini.py'), root, 'fac_1', 'fac_2'], capture_output=True, text=True, env=dict(os.environ, APPWORLD_CACHE=str(tmp_path/'cache')))
+    assert made.returncode == 0, made.stderr[-2000:]
+    b = get_benchmark('appworld', root=str(root), command=str(real_command), servers=1)
+    try:
+        got = b.check()
+        assert got['n'] == dict(train=2, val=0, test=0) and got['gold_rate'] == 100 and got['null_rate'] == 0 and got['failed'] == {}
+        a = Agent(b, 'train')
+        assert 'simple_note' in a('api_docs', app='', api='').text and 'title' in a('api_docs', app='simple_note', api='create_note').text
+        assert a.run('print(apis.supervisor.show_account_passwords())').text.startswith('[{') and a.run('print(apis.simple_note.nothing())').error
+        a.run("t = apis.simple_note.login(username='ada@example.com', password='password')['access_token']\napis.simple_note.create_note(access_token=t, title='fac_1', content='')")
+        assert (a.env.world.server.home/'root/data/tasks/fac_1/specs.json').exists() and not (a.env.world.server.home/'root/data/tasks/fac_1/ground_truth').exists()
+        a('complete', answer=4)
+        v = a.env.verify()
+        assert v.outcome == 'pass' and {c.name for c in v.checks} >= {'assert answers match.', 'assert the note was made.'}
+        a.env.close()
+    finally: b.close()
