@@ -92,7 +92,7 @@ def view_tools(harness: Harness, tools: list[ToolSpec]) -> list[ToolSpec]:
     v = harness.tool_view
     rank = {name: i for i, name in enumerate(v.order)}
     shown = sorted((t for t in tools if t.name not in v.hide), key=lambda t: rank.get(t.name, len(rank)))
-    return [t.model_copy(update={'description': v.describe.get(t.name, t.description)}) for t in shown]
+    return [t.model_copy(update={'description': v.describe[t.name]}) if t.name in v.describe else t for t in shown]
 
 # %% ../nbs/03_session.ipynb #0383ccdd
 def _join(*texts: str) -> str: return '\n'.join(t for t in texts if t)
