@@ -87,7 +87,9 @@ def plan(dec: tuple[np.ndarray, np.ndarray, np.ndarray], fills: list[tuple[int, 
         else: b, rows, dest = n, slots, None
         groups.append(_group(slots, pos, 0, b, 1, rows, dest, dtype, device))
     buckets: dict[int, list[int]] = {}
-    small = len(fills) * max((len(t) for _, _, t in fills), default=0) <= 1024           # one rectangle is cheaper than several
+    sizes = [len(t) for _, _, t in fills]
+    cells = len(fills) * max(sizes, default=0)
+    small = cells <= 1024 and cells <= 256 + 2 * sum(sizes)                               # one rectangle is cheaper than several
     for i, (_, _, t) in enumerate(fills): buckets.setdefault(0 if small else (len(t) - 1).bit_length() // 2, []).append(i)
     S, P, I, end = [slots], [pos], [ids], {}
     for members in buckets.values():

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/16_torch_policy.ipynb #3b8c741d
 from __future__ import annotations
-import hashlib, os, sys
+import gc, hashlib, os, sys
 from collections import deque
 from pathlib import Path
 import numpy as np
@@ -343,6 +343,7 @@ def load_policy(spec: str | Path, dtype='float32', device: str = 'cpu', seed: in
     except (OSError, ValueError, KeyError) as e:
         raise UserError(f"policy: cannot load '{name}' ({str(e).strip().splitlines()[0]}): give 'pocket', 'smollm2', "
                         'a folder made by save_pretrained, or a hub name that is reachable or cached') from e
+    gc.collect(); gc.freeze()                       # imported modules and weights live on: spare the collector walking them again and again
     return TorchPolicy(model.eval(), tokenizer, device, dtype, name=name if name in ('pocket', 'smollm2') else Path(name).name, seed=seed)
 
 def _quiet():
