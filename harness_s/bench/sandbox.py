@@ -52,7 +52,8 @@ PYTHON = os.path.realpath(getattr(sys, '_base_executable', None) or sys.executab
 def package_folders() -> list[str]:
     "Every folder of installed packages that lies in the system or beside the interpreter."
     roots = {'/usr', '/usr/local', sys.base_prefix}
-    return sorted({p for r in roots for kind in ('site-packages', 'dist-packages') for p in glob(f'{r}/lib*/python3*/{kind}') if not os.path.islink(p)})
+    found = {p for r in roots for kind in ('site-packages', 'dist-packages') for p in glob(f'{r}/lib*/python3*/{kind}') if not os.path.islink(p)}
+    return sorted(found | {p for name in ('pkgs', 'envs') for p in glob(f'{sys.base_prefix}/{name}')})      # a conda prefix keeps other environments inside
 
 def folders(*paths: str) -> list[str]:
     "Arguments that make the folders above `paths`, readable by everyone."

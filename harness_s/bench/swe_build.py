@@ -17,7 +17,7 @@ from .mutate import Mutant, apply, mutants, real, spread
 
 # %% auto #0
 __all__ = ['PACKAGES', 'NEEDS', 'FORMAT', 'Package', 'pip', 'fetch', 'make_env', 'Baseline', 'test_files', 'baseline',
-           'function_lines', 'snippet', 'came_back', 'names_place', 'statement', 'diff', 'sources', 'hidden_tests',
+           'function_body', 'snippet', 'came_back', 'names_place', 'statement', 'diff', 'sources', 'hidden_tests',
            'try_mutant', 'confirm', 'attempt', 'build_package', 'write_whole', 'build', 'main']
 
 # %% ../../nbs/10d_swe_build.ipynb #2b2df0fe
@@ -34,7 +34,7 @@ PACKAGES = (
     Package(name='humanize', version='4.12.3', split='train', licence='MIT'), Package(name='parse', version='1.20.2', split='val', licence='MIT'),
     Package(name='cachetools', version='6.1.0', split='test', licence='MIT'), Package(name='tabulate', version='0.9.0', split='test', licence='MIT'))
 NEEDS = ('pytest==9.*', 'freezegun==1.5.*')     # what the tests themselves need
-FORMAT = 1                                      # part of the key under which a finished package is kept
+FORMAT = 2                                      # part of the key under which a finished package is kept
 
 def pip(*args: str) -> None:
     "Run pip; UserError with its last line when it fails."
@@ -89,25 +89,25 @@ def baseline(archive: Path, env: Path) -> Baseline:
     return Baseline(ids=tuple(sorted(stable)), seconds=max(r.ran.seconds for r in runs), flaky=tuple(sorted((a.passed | b.passed) - stable)))
 
 # %% ../../nbs/10d_swe_build.ipynb #31d9ef8f
-def function_lines(source: str, qualname: str) -> tuple[int, int] | None:
-    "First and last line of the body of a function, without its docstring."
-    nodes, found = ast.parse(source).body, None
+def function_body(source: str, qualname: str) -> list[ast.stmt]:
+    "The statements of a function, without its docstring; [] if it is not there."
+    nodes = ast.parse(source).body
     for part in qualname.split('.'):
         found = next((n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and n.name == part), None)
-        if found is None: return None
+        if found is None: return []
         nodes = found.body
-    body = found.body[1:] if len(found.body) > 1 and ast.get_docstring(found) is not None else found.body
-    return body[0].lineno, found.end_lineno
+    return nodes[1:] if len(nodes) > 1 and ast.get_docstring(found) is not None else nodes
 
-def snippet(source: str, detail: dict, most: int = 12) -> str:
-    "The code of a failing test up to the statement that failed, '' if it cannot be found."
-    span = function_lines(source, detail.get('name', ''))
-    line = detail.get('line', 0)
-    if span is None or not span[0] <= line <= span[1]: return ''
-    stop = next((n.end_lineno for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt) and n.lineno <= line <= n.end_lineno and not hasattr(n, 'body')), line)
-    lines = [l for l in source.splitlines()[span[0] - 1:stop] if l.strip() and not l.strip().startswith('#')]
-    text = dedent('\n'.join(lines[-most:]))
-    return text + (f"\nwith {', '.join(f'{k} = {v}' for k, v in detail['params'].items())}" if detail.get('params') else '')
+def snippet(source: str, detail: dict, most: int = 18) -> str:
+    "The code of a failing test up to the statement that failed ('' if it cannot be found): whole statements, the last ones when there are many."
+    body, line = function_body(source, detail.get('name', '')), detail.get('line', 0)
+    before = [n for n in body if n.lineno <= line]
+    if not before or line > before[-1].end_lineno: return ''
+    stop = min((n.end_lineno for n in ast.walk(before[-1]) if isinstance(n, ast.stmt) and n.lineno <= line <= n.end_lineno and not hasattr(n, 'body')), default=line)
+    first = next((n.lineno for n in before if stop - n.lineno < most), before[-1].lineno)
+    first = min([first, *(d.lineno for n in before for d in getattr(n, 'decorator_list', []) if n.lineno == first)])
+    text = dedent('\n'.join(l for l in source.splitlines()[first - 1:stop] if l.strip() and not l.strip().startswith('#')))
+    return ('...\n' if first > body[0].lineno else '') + text + (f"\nwith {', '.join(f'{k} = {v}' for k, v in detail['params'].items())}" if detail.get('params') else '')
 
 def came_back(message: str) -> str:
     "The first lines of an error, without addresses, paths and blank lines."
