@@ -103,10 +103,10 @@ def collector_of(config: RunConfig, arm, policy, bench, pool, store: RunStore, e
     "The collector of an arm: which rollouts its updates keep."
     from harness_s.evaluate import refuse_test
     from harness_s.route.evidence import Evidence
-    from harness_s.route.select import make_selector
+    from harness_s.route.select import make_selector, make_voters
     from harness_s.train.arms import Collector, top_validated
     evidence = Evidence.load(store, '0') if arm.selector in ('rule', 'adaptive') or arm.first == 'top4' else None
-    selector = make_selector(arm.selector, pool, bench, evidence, config.seed) if arm.selector else None
+    selector = make_selector(arm.selector, pool, bench, evidence, config.seed, make_voters(config, store)) if arm.selector else None
     fixed = [pool[i] for i in top_validated({i: float((evidence.outcomes[:, j] == 1).sum()) for j, i in enumerate(pool.ids) if j}, 4)] if arm.first == 'top4' else ()
     before = Anchor(config, policy, bench, pool, store, arm.name, selector) if arm.anchor == 'every' else None
     return Collector(arm, policy, bench, refuse_test(bench.tasks('train'), 'train'), pool.h0, config.seed, config.train, config.limits, config.sampling, config.width,
@@ -129,7 +129,7 @@ def eval_tasks(config: RunConfig, bench) -> list:
 def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, clock: Clock, step: int, ranked: bool):
     "H0 on every evaluation task, and Rank-1 when `ranked`."
     from harness_s.evaluate import evaluate
-    from harness_s.route.select import Router, calibrate
+    from harness_s.route.select import Router, calibrate, make_voters
     tasks = eval_tasks(config, bench)
     go = lambda choose, label: evaluate(policy, bench, tasks, choose, config.evaluate.rollouts, store=store, arm=name, label=label, step=step, run_seed=config.seed,
                                         limits=config.limits, sampling=config.sampling, width=config.width)
@@ -137,7 +137,7 @@ def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunSt
     if not ranked: return
     with clock('calibrate'): evidence = calibrate(policy, pool, bench, config, store, step, f'{name}-{step}' if step else '0')
     with clock('evaluate'):
-        router = Router(pool, bench, evidence, seed=config.seed)
+        router = Router(pool, bench, evidence, make_voters(config, store), config.seed)
         first = {t.id: pool[r[0][0]] for t, r in zip(tasks, router.rankings(tasks, True))}      # every choice stands before the first rollout
         if not store.has('ballots', f'eval-{name}'): store.append('ballots', f'eval-{name}', [dict(arm=name, **b) for b in router.ballot_rows(tasks)])
         go(first, 'rank1')

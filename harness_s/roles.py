@@ -127,7 +127,7 @@ class RoleClient:
         "Records on disk in order, without transient failures that nothing usable follows; those are asked again."
         files = sorted(p for p in (self.store.path / 'roles').glob('[0-9]*.json'))
         records = [self.store.read_json(f'roles/{p.name}') for p in files]
-        self.count = int(files[-1].stem) if files else 0
+        self.count = int(files[-1].stem.split('-')[0]) if files else 0
         while records and records[-1]['status'] == 'transient': records.pop()
         return records
 
@@ -208,7 +208,7 @@ def _call(self: RoleClient, role: str, cfg: RoleConfig, messages: list[dict], re
     base['seconds'] = round(time.monotonic() - start, 3)
     self.records.append(base); self.by_request.setdefault(request, []).append(base)
     self.count += 1
-    base['file'] = f'roles/{self.count:06}.json'
+    base['file'] = f'roles/{self.count:06}-{request}.json'      # two processes of a run never write the same file
     self.store.write_json(base['file'], base)
     return base
 

@@ -123,11 +123,11 @@ class Selector(Protocol):
 
 class _Ranked:
     "Top K by the router's vote; `distinct` < k gives each of the best several rollouts in turn."
-    def __init__(self, name: str, router: Router, listens: bool = True, distinct: int | None = None):
-        self.name, self.router, self.listens, self.distinct = name, router, listens, distinct
+    def __init__(self, name: str, router: Router, listens: bool = True, distinct: int | None = None, with_h0: bool = False):
+        self.name, self.router, self.listens, self.distinct, self.with_h0 = name, router, listens, distinct, with_h0
     def ids(self, task: Task, k: int) -> list[str]:
         "Ids of the chosen harnesses."
-        if self.distinct is None: return self.router.top(task, k)
+        if self.distinct is None: return self.router.top(task, k, self.with_h0)
         best = self.router.top(task, self.distinct)
         return sorted((best[i % len(best)] for i in range(k)), key=best.index)
     def select(self, task: Task, k: int) -> list[Harness]: return [self.router.pool[i] for i in self.ids(task, k)]
@@ -149,7 +149,7 @@ class _Redraw:
     def select(self, task: Task, k: int) -> list[Harness]: return [self.pool.h0] * k
     def update(self, evidence: Evidence): pass
 
-SELECTORS = ('adaptive', 'fixed', 'rule', 'random', 'llm_4x2', 'h0_redraw')
+SELECTORS = ('adaptive', 'fixed', 'rule', 'random', 'llm_4x2', 'h0_redraw', 'rank1')
 
 def make_selector(name: str, pool: Pool, bench=None, evidence: Evidence | None = None, seed: int = 0, voters: Sequence[Any] | None = None) -> Selector:
     "A selector by name. All but `random` and `h0_redraw` need the evidence of a calibration."
@@ -158,4 +158,4 @@ def make_selector(name: str, pool: Pool, bench=None, evidence: Evidence | None =
     if name not in SELECTORS: raise UserError(f"selector '{name}' is unknown: use one of {', '.join(SELECTORS)}")
     if evidence is None: raise UserError(f"selector '{name}' needs evidence: calibrate the pool first")
     router = Router(pool, bench, evidence, [Nearest()] if name == 'rule' else voters, seed)
-    return _Ranked(name, router, listens=name != 'fixed', distinct=4 if name == 'llm_4x2' else None)
+    return _Ranked(name, router, listens=name != 'fixed', distinct=4 if name == 'llm_4x2' else None, with_h0=name == 'rank1')
