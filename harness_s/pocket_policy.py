@@ -138,7 +138,7 @@ def random_harness(rng: random.Random, needs: tuple[str, ...]) -> Harness:
     habits = set(rng.sample(needs, min(len(needs), n, rng.choice([0, 1, 1, 2, 3]))))
     while len(habits) < n: habits.add(rng.choice(list(P.HABITS)))
     edits, used = [], set()
-    for h in sorted(habits, key=lambda h: rng.random()):
+    for h in rng.sample(sorted(habits), n):
         component, edit = rng.choice([f for f in P.fragments(h, rng.sample(P.GUIDANCE[h], 5)) if f[0] != 'context' or f[0] not in used])
         used.add(component); edits.append({component: edit})
     if rng.random() < .5:

@@ -1,5 +1,5 @@
 "The pocket world: its verifier cannot be fooled, its shipped policy answers as recorded, and each harness component reaches the policy."
-import json, random
+import json, os, random, subprocess, sys
 import pytest
 from harness_s.bench import pocket as P, pocket_world as W
 from harness_s.bench.base import play
@@ -103,3 +103,13 @@ def test_recorded_difficulty_is_within_the_bounds():
     from harness_s.pocket_difficulty import WANTED
     d = json.loads((ASSET / 'difficulty.json').read_text())
     assert all(f(d) for _, f in WANTED.values()) and set(d['met'].values()) == {True}
+
+
+def test_tasks_and_harnesses_do_not_depend_on_the_process():
+    "Another hash seed gives the same tasks, pool and random harnesses: nothing iterates over a set of strings."
+    code = ("import random\nfrom harness_s.bench import pocket as P\nfrom harness_s.core import content_hash\nfrom harness_s.pocket_policy import random_harness\n"
+            "b, rng = P.benchmark(), random.Random(1)\nts = [t for s in b.sizes for t in b.tasks(s)]\n"
+            "print(content_hash([[t.id, t.content_hash, t.family, b.gold(t)['oracle']] for t in ts] + [h.id for h in P.scripted_siblings().values()]"
+            " + [m.id for m in b.catalogue()] + [random_harness(rng, b.needs(t)).id for t in ts]))")
+    said = {subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, env={**os.environ, 'PYTHONHASHSEED': s}).stdout for s in '12'}
+    assert len(said) == 1
