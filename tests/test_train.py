@@ -129,7 +129,7 @@ def test_models_train_and_checkpoints_load_elsewhere(tmp_path, make, lora):
     if lora:
         from peft import PeftModel
         fresh = make().model; fresh.load_state_dict(base)
-        moved = float((fresh(input_ids=ids).logits - want).abs().max())
+        moved = float((fresh(input_ids=ids).logits - want).detach().abs().max())
         got = PeftModel.from_pretrained(fresh, path).eval()(input_ids=ids).logits
         names = {n.split('.')[-4] for n, _ in p.model.named_parameters() if 'lora_A' in n}
         assert names >= ({'q_proj', 'down_proj'} | ({'in_proj_qkv', 'in_proj_z', 'in_proj_b', 'in_proj_a', 'out_proj'} if make is qwen else set()))
@@ -275,6 +275,17 @@ def test_other_checkpoint_is_refused(tmp_path):
     RescueTrainer(llama(), made_up, TrainConfig(updates=1), folder=tmp_path).run()
     with pytest.raises(UserError, match='without LoRA'): RescueTrainer(llama(), made_up, TrainConfig(updates=2, lora_rank=4), folder=tmp_path).run()
     with pytest.raises(UserError, match='another model'): RescueTrainer(qwen(), made_up, TrainConfig(updates=2), folder=tmp_path).run()
+
+
+def test_trackers_get_the_signals():
+    from transformers import TrainerCallback
+    seen = []
+    class Tracker(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kw): seen.append(logs)
+    t = RescueTrainer(llama(), made_up, TrainConfig(report_to=('none',)))        # logging on, no tracker of TRL's own
+    t.add_callback(Tracker()); rows = t.run(2)
+    assert [x['effective_group_rate'] for x in seen if 'effective_group_rate' in x] == [r['effective_group_rate'] for r in rows]
+    assert seen[0]['w_mean'] == rows[0]['w_mean'] and 'learning_rate' in seen[0]
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_sentence():

@@ -77,8 +77,10 @@ class RescueTrainer(GRPOTrainer):
         device = next(policy.model.parameters()).device.type
         args = grpo_args(cfg, sampling.temperature, device, Path(tempfile.gettempdir())/'harness_s', seed)
         lora = lora_config(policy.model, cfg.lora_rank, cfg.lora_alpha) if cfg.lora_rank and not hasattr(policy.model, 'peft_config') else None
-        super().__init__(model=policy.model, reward_funcs=_verdicts, args=args, train_dataset=Dataset.from_dict({'prompt': ['']}), processing_class=policy.tokenizer,
-                         peft_config=lora, callbacks=[_Hooks(self)])
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', FutureWarning)
+            super().__init__(model=policy.model, reward_funcs=_verdicts, args=args, train_dataset=Dataset.from_dict({'prompt': ['']}),
+                             processing_class=policy.tokenizer, peft_config=lora, callbacks=[_Hooks(self)])
         self.remove_callback(PrinterCallback)
         vars(self.base).pop('forward', None)     # TRL's own head; policy_head is ours
         policy.model = self.model            # with LoRA: the PEFT model
@@ -217,6 +219,7 @@ def _after_step(self):
     self._batch, self._stats, self._buffered_inputs = None, [], None
     if trained: row['seconds_sync'] = self._share()
     self._finish(row)
+    self.model.train()                  # TRL logs by this flag; whoever samples sets it back
 RescueTrainer._after_step, RescueTrainer._share = _after_step, _share
 
 # %% ../../nbs/52_trainer.ipynb #c302da18
