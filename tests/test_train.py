@@ -68,6 +68,8 @@ def test_gradient_equals_reference_in_any_layout(make):
         assert float((got - want).abs().max()) < tol * max(1, float(want.abs().max()))
         assert abs(row['loss'] - loss) < tol
     assert counts == {1, 2, 4, len(lengths)}
+    got, _, _ = trainer_gradient(policy(), groups, .8, gradient_checkpointing=True)
+    assert float((got - want).abs().max()) < tol * max(1, float(want.abs().max()))
     assert float(want.abs().max()) > 1e-4
 
 

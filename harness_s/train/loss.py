@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
 from typing import NamedTuple, Sequence
-import torch
+import torch, torch.utils.checkpoint
 from .group import TrainRow
 
 # %% auto #0
