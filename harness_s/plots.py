@@ -52,11 +52,11 @@ def empty(title: str, why: str):
     return fig.add_annotation(text='<br>'.join(_lines(why, 80)), x=.5, y=.5, xref='paper', yref='paper', showarrow=False, font=dict(size=14))
 
 # %% ../nbs/70_plots.ipynb #25ad387f
-def bars_ci(value: list, low: list, high: list) -> dict:
+def bars_ci(value: list, low: list, high: list, colour: str = INK) -> dict:
     "plotly's error bars from interval ends; NaN and None give none."
     ok = lambda v: v is not None and not (isinstance(v, float) and math.isnan(v))
     gap = lambda a, b: [max(0.0, p - q) if ok(p) and ok(q) else 0.0 for p, q in zip(a, b)]
-    return dict(type='data', symmetric=False, array=gap(high, value), arrayminus=gap(value, low), color=INK, thickness=1.2, width=4)
+    return dict(type='data', symmetric=False, array=gap(high, value), arrayminus=gap(value, low), color=colour, thickness=1.2, width=4)
 
 def rgba(colour: str, alpha: float) -> str:
     "A hex colour with transparency."
@@ -109,15 +109,15 @@ def complementarity(cov: pl.DataFrame, singles: pl.DataFrame | None = None, titl
 def nonstationarity(df: pl.DataFrame, names: dict[str, str] | None = None, title: str = 'Nonstationarity: net change against H0 at each checkpoint'):
     "From `analyze.properties.nonstationarity`; y = (repaired - regressed) per pair."
     if not len(df) or df['step'].n_unique() < 2: return empty(title, 'Fewer than two checkpoints were calibrated.')
-    turned = df.filter(pl.col('turned'))['harness_id'].unique(maintain_order=True).to_list()
-    fig = figure(title, f"{len(turned)} of {df['harness_id'].n_unique()} siblings change sign after the first checkpoint (drawn strongly, interval 95 %). {_n(df)}.",
+    turned = (df.filter(pl.col('turned').any().over('harness_id')).group_by('harness_id').agg(s=pl.col('net').max() - pl.col('net').min()).sort(['s', 'harness_id'], descending=[True, False]))['harness_id'].to_list()
+    fig = figure(title, f"{len(turned)} of {df['harness_id'].n_unique()} siblings change sign after the first checkpoint (up to six drawn strongly, intervals 95 %). {_n(df)}.",
                  x='training step', y='net change per pair', percent='y')
-    for i, ((h,), g) in enumerate(sorted(df.group_by('harness_id'), key=lambda x: x[0][0] in turned)):
+    for i, ((h,), g) in enumerate(sorted(df.group_by('harness_id', maintain_order=True), key=lambda x: x[0][0] in turned)):
         g, strong = g.sort('step'), h in turned[:6]; m = (g['n'] - g['n_missing']).clip(1)
         c, label = (CYCLE[turned.index(h) % len(CYCLE)], (names or {}).get(h, h)) if strong else ('#c3c9d0', (names or {}).get(h, h))
         y = (g['net'] / m).to_list()
         fig.add_scatter(x=g['step'].to_list(), y=y, mode='lines+markers', name=label, showlegend=strong, line=dict(color=c, width=2.5 if strong else 1.2),
-                        error_y=bars_ci(y, (g['net_low'] / m).to_list(), (g['net_high'] / m).to_list()) if strong else None,
+                        error_y=bars_ci(y, (g['net_low'] / m).to_list(), (g['net_high'] / m).to_list(), rgba(c, .6)) if strong else None,
                         hovertext=[f"{label}, step {r['step']}: repaired {r['repaired']}, regressed {r['regressed']}, rank {r['rank']}, n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
     return fig.add_hline(y=0, line_color=INK, line_width=1)
 

@@ -55,7 +55,13 @@ def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None =
         if seeds > 1: band(fig, a['stage'].to_list(), a['low'].to_list(), a['high'].to_list(), c, arm)
         fig.add_scatter(x=a['stage'].to_list(), y=a['mean'].to_list(), mode='lines+markers', name=arm, legendgroup=arm, line=dict(color=c, width=2.5, dash=dash(arm, i)),
                         hovertext=[f"{arm}, to update {r['stage']}: {r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}], n {r['n']}" for r in a.iter_rows(named=True)], hoverinfo='text')
-    return fig.update_yaxes(rangemode='tozero' if name in RATIOS else 'normal')
+    return _steady(fig, st['value'].to_list(), tozero=name in RATIOS or name == 'clip_share')
+
+def _steady(fig, values: list[float], tozero: bool):
+    "An axis that does not magnify a constant into a cliff."
+    low, high = min(values), max(values)
+    if high - low > 1e-3 * abs(high): return fig.update_yaxes(rangemode='tozero' if tozero else 'normal')
+    return fig.update_yaxes(range=[0, max(.05, 1.2 * high)] if tozero or high == 0 else [high - .1 * abs(high), high + .1 * abs(high)])
 
 # %% ../nbs/71_plots_runs.ipynb #d5d063d6
 def _places(df: pl.DataFrame) -> dict[str, tuple[float, float]]:
@@ -70,17 +76,19 @@ def lineage(df: pl.DataFrame, title: str = 'Lineage of the pool'):
     "From `Pool.lineage()` rows: name, parent (name), generation, causes, intent, solved, val_n, val_missing, repaired, regressed, selected, harness_id."
     if not len(df): return empty(title, 'No pool in this run.')
     at, top = _places(df), max(1, df['solved'].max() or 1)
-    fig = figure(title, f"{len(df) - 1} siblings; ring: became a parent; size: validation tasks solved of {df['val_n'].max()}, missing {df['val_missing'].sum()}.", height=max(380, 120 + 30 * df['generation'].value_counts()['count'].max()))
+    fig = figure(title, f"{len(df) - 1} siblings; ring: became a parent; size: validation tasks solved of {df['val_n'].max()}, missing {df['val_missing'].sum()}.", height=max(380, 120 + 40 * df['generation'].value_counts()['count'].max()))
     for n, p in df.select('name', 'parent').iter_rows():
         if p in at: fig.add_scatter(x=[at[p][0], at[n][0]], y=[at[p][1], at[n][1]], mode='lines', line=dict(color='#b8c0c8', width=1.2), hoverinfo='skip', showlegend=False)
     kinds = [c.split(',')[0] or 'base' for c in df['causes']]; order = list(dict.fromkeys(kinds))
     for i, kind in enumerate(order):
         g = df.filter(pl.Series(k == kind for k in kinds))
-        fig.add_scatter(x=[at[n][0] for n in g['name']], y=[at[n][1] for n in g['name']], mode='markers+text', opacity=1, name=kind.replace('_', ' '), text=g['name'].to_list(), textposition='top center', textfont=dict(size=11),
+        fig.add_scatter(x=[at[n][0] for n in g['name']], y=[at[n][1] for n in g['name']], mode='markers', opacity=1, name=kind.replace('_', ' '),
                         marker=dict(opacity=1, size=[10 + 16 * (s / top) for s in g['solved']], color=GREY if kind == 'base' else CYCLE[(i - 1) % len(CYCLE)], symbol=('circle', 'square', 'diamond', 'triangle-up', 'hexagon')[(i // len(CYCLE)) % 5],
                                     line=dict(width=[2.5 if s else 0 for s in g['selected']], color=INK)), customdata=g['harness_id'].to_list(),
                         hovertext=[f"{r['name']} ({r['harness_id']}), child of {r['parent'] or 'none'}<br>{r['causes']}<br>{r['intent'][:90]}<br>solved {r['solved']}, repaired {r['repaired']}, regressed {r['regressed']}, n {r['val_n']}" for r in g.iter_rows(named=True)], hoverinfo='text')
-    return fig.update_yaxes(visible=False, range=[-.05, 1.05]).update_xaxes(title='generation', dtick=1, showgrid=False, zeroline=False, range=[-.3, df['generation'].max() + .6])
+    for n, (x, y) in at.items(): fig.add_annotation(x=x, y=y, text=n, showarrow=False, xanchor='left', xshift=15, font=dict(size=11), bgcolor='rgba(255,255,255,.85)', borderpad=1)
+    fig.update_layout(legend=dict(orientation='v', x=1.01, y=1, yanchor='top', title=dict(text='first cause', font=dict(size=11))), margin=dict(r=150))
+    return fig.update_yaxes(visible=False, range=[-.05, 1.05]).update_xaxes(title=dict(text='generation', font=dict(size=13)), dtick=1, showgrid=False, zeroline=False, range=[-.3, df['generation'].max() + .6])
 
 # %% ../nbs/71_plots_runs.ipynb #43562921
 def ranks(df: pl.DataFrame, title: str = 'Router ranks', k: int = 3):

@@ -13,7 +13,7 @@ from . import view
 from .parts import View, block, chart, heading, memo, select
 
 # %% auto #0
-__all__ = ['SIGNALS', 'ROWS', 'overview', 'open_pair', 'props', 'profiles', 'training', 'router', 'outcomes', 'compare']
+__all__ = ['SIGNALS', 'ROWS', 'FIRST', 'overview', 'open_pair', 'props', 'profiles', 'training', 'router', 'outcomes', 'compare']
 
 # %% ../../nbs/93_dash_pages.ipynb #20daf9fa
 def overview(v: View) -> list:
@@ -137,10 +137,10 @@ def _ballots(v: View) -> list:
     return [heading('Ballots of one task', f"{len(rows)} ballots, {len(rows.filter(pl.col('status') != 'valid'))} not valid"), select('task', tasks, task, lambda t: setattr(v.state, 'task', t)), block(view.table(show))]
 
 # %% ../../nbs/93_dash_pages.ipynb #1f0dbbc5
-ROWS = 120
+ROWS, FIRST = 120, {'cover': 0, 'calibrate': 1, 'eval': 2, 'train': 3}
 
 def outcomes(v: View) -> list:
-    groups = memo(v.run, 'groups', lambda: v.run.frame.group_by('stage', 'arm', 'step').agg(n=pl.len(), h=pl.col('harness_id').n_unique()).sort('h', 'n', 'stage', 'arm', 'step', descending=[True, True, False, False, True], nulls_last=True).head(1000)) if len(v.run.frame) else pl.DataFrame()
+    groups = memo(v.run, 'groups', lambda: v.run.frame.group_by('stage', 'arm', 'step').agg(n=pl.len(), h=pl.col('harness_id').n_unique()).with_columns(o=pl.col('stage').replace_strict(FIRST, default=9)).sort('o', 'h', 'n', 'arm', 'step', descending=[False, True, True, False, True], nulls_last=True).head(1000)) if len(v.run.frame) else pl.DataFrame()
     if not len(groups): return [heading('Outcomes', 'No rollouts yet.')]
     label = lambda r: ' / '.join(str(r[c]) for c in ('stage', 'arm', 'step') if r[c] not in (None, ''))
     options = {f"{label(r)} ({r['h']} harnesses, {r['n']:,} rollouts)": label(r) for r in groups.iter_rows(named=True)}; at = v.state.stage if v.state.stage in options.values() else next(iter(options.values()))
