@@ -9,7 +9,7 @@ from . import __version__
 
 # %% auto #0
 __all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_evolve', 'cmd_route', 'cmd_evaluate', 'cmd_bench',
-           'cmd_report', 'cmd_doctor', 'parser', 'main']
+           'cmd_report', 'cmd_dash', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -53,6 +53,11 @@ def cmd_report(a):
     from harness_s.report import write_report
     print(write_report(a.run))
 
+def cmd_dash(a):
+    "Look at one or more runs in the browser: the dashboard on 127.0.0.1."
+    from harness_s.dash.app import serve
+    serve(a.runs, a.port, a.show)
+
 def cmd_doctor(a):
     "What is installed, what is reachable, and whether the policy's tool calls can be read."
     from harness_s.doctor import doctor
@@ -74,6 +79,7 @@ COMMANDS = {
                                 ('--rollouts', dict(type=int)), ANCHOR, ('--api-base', dict(metavar='URL')), ('--api-key-env', dict(metavar='VAR', help='environment variable that holds the key'))]),
     'bench': (cmd_bench, [('name', {}), ('--check', dict(action='store_true', required=True)), ('--data', dict(metavar='FILE')), ('--option', dict(action='append', default=[], metavar='key=value'))]),
     'report': (cmd_report, [('run', dict(metavar='RUN'))]),
+    'dash': (cmd_dash, [('runs', dict(metavar='RUN', nargs='+')), ('--port', dict(type=int, default=5006, help='0 = a free one')), ('--show', dict(action='store_true', help='open the browser'))]),
     'doctor': (cmd_doctor, [('--json', dict(action='store_true'))]),
 }
 
