@@ -11,7 +11,7 @@ from .evidence import Evidence
 from .profile import Entry
 
 # %% auto #0
-__all__ = ['WEIGHTS', 'OFFLINE', 'Ballot', 'checked', 'tally', 'shrunk', 'Voter', 'Nearest', 'logit', 'Rates', 'Profiles',
+__all__ = ['WEIGHTS', 'OFFLINE', 'Ballot', 'checked', 'tally', 'shrunk', 'Voter', 'Nearest', 'logit', 'Rates', 'Profiles', 'Kin',
            'ballots_from']
 
 # %% ../../nbs/42_vote.ipynb #87f0a833
@@ -102,13 +102,28 @@ class Profiles:
         for c, (j, sign, e) in enumerate(entries): out[:, j] += sign * match[:, c] * np.sqrt(len(e.tasks))
         return np.where(match.any(1)[:, None], out + .5 * shrunk(evidence.outcomes), np.nan)
 
-OFFLINE = (Nearest, Rates, Profiles)
+# %% ../../nbs/42_vote.ipynb #b87884f4
+class Kin:
+    "Success smoothed over similar tasks and over harnesses that behave alike. `noise`: variance of one outcome against that of the signal; `own`: share of a harness that no other explains."
+    name = 'kin'
+    def __init__(self, noise: float = 4.0, own: float = .3): self.noise, self.own = noise, own
+
+    def scores(self, evidence, tasks, texts, words):
+        base, sim = shrunk(evidence.outcomes), evidence.index.similarity(texts)
+        rest = np.where(np.isnan(evidence.outcomes), 0, evidence.outcomes - base)
+        size = np.sqrt((rest ** 2).sum(0)) + 1e-9
+        kin = (1 - self.own) * (rest.T @ rest) / np.outer(size, size) + self.own * np.eye(len(base))
+        (a, U), (b, V) = np.linalg.eigh(evidence.index.similarity(evidence.texts)), np.linalg.eigh(kin)
+        weight = U.T @ rest @ V / (np.outer(np.maximum(a, 0), np.maximum(b, 0)) + self.noise)
+        return np.where(sim.any(1)[:, None], base + sim @ U @ weight @ V.T @ kin, np.nan)
+
+OFFLINE = (Nearest, Rates, Profiles, Kin)
 
 def ballots_from(name: str, scores: np.ndarray, evidence: Evidence, tasks: Sequence[Task], candidates: Sequence[str]) -> list[Ballot]:
     "The four best candidates by score; equal scores by validation success, then id. Abstains where scores are NaN."
     cols = [int(j) for j in evidence.order if evidence.ids[j] in set(candidates)]
     out = []
-    for t, row in zip(tasks, scores[:, cols]):
+    for t, row in zip(tasks, np.round(scores[:, cols], 9)):             # rounded: equal evidence must tie on every machine
         if np.isnan(row).any(): out.append(Ballot(task_id=t.id, voter=name, status='abstain', reason='nothing similar is known')); continue
         top = np.argsort(-row, kind='stable')[:len(WEIGHTS)]
         out.append(Ballot(task_id=t.id, voter=name, ranking=tuple(evidence.ids[cols[k]] for k in top), reason=' '.join(f'{row[k]:.2f}' for k in top)))
