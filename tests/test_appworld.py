@@ -45,7 +45,7 @@ def command(tmp_path_factory): return command_of(tmp_path_factory.mktemp('bin')/
 
 @pytest.fixture
 def bench(data, command):
-    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=HAVE_BOX, servers=2, start_s=60)
+    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=HAVE_BOX, servers=2, start_s=120)
     yield b
     b.close()
 
@@ -110,7 +110,7 @@ def test_rollouts_in_parallel_and_a_crash_of_one(bench):
     "Four rollouts over two servers; the code of one ends its server: that one is missing, the others pass."
     bad = (say('execute', code='import os; os._exit(3)'),)
     policy = TextPolicy(lambda m, t: (bad if t.id == 'c0_2' else GOOD)[sum(x['role'] == 'assistant' for x in m)].replace('TASK', t.id))
-    ts = run_jobs(policy, bench, jobs_for(bench.tasks('test')[:4], bench.base_harness(), 1, 0, 'x'), Limits(wall_s=60), workers=3)
+    ts = run_jobs(policy, bench, jobs_for(bench.tasks('test')[:4], bench.base_harness(), 1, 0, 'x'), Limits(wall_s=240), workers=3)
     assert [t.verdict.outcome for t in ts] == ['pass', 'missing', 'pass', 'pass'], [t.verdict.reason for t in ts]
     assert 'no answer from the AppWorld server' in ts[1].verdict.reason
     assert bench.behaviours(bench.tasks('test')[0], ts[0]) == ['schema lookup before first API use', 'several API calls in one execute block', 'explicit pagination loop', 'read-back after the last write']
@@ -127,7 +127,7 @@ def test_an_idle_server_that_died_is_replaced(bench):
 
 
 def test_a_hanging_server_is_a_fault(data, command):
-    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=HAVE_BOX, servers=1, timeout=2, start_s=60)
+    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=HAVE_BOX, servers=1, timeout=2, start_s=120)
     try:
         a = Agent(b)
         with pytest.raises(ServerFault, match='/execute: no answer'): a.run('import time; time.sleep(60)')
@@ -187,14 +187,14 @@ def test_forged_grading_does_not_help(bench):
 
 
 def test_nothing_is_left(data, command):
-    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=HAVE_BOX, servers=1, start_s=60)
+    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=HAVE_BOX, servers=1, start_s=120)
     a = Agent(b); a.env.verify(); servers = list(b.servers.live | b.judges.live); a.env.close(); b.close()
     assert len(servers) == 2 and all(s.proc.poll() is not None and not s.home.exists() for s in servers)
     assert (data/'data/tasks'/a.task.id/'ground_truth/answer.json').exists()
 
 
 def test_servers_without_a_sandbox(data, command):
-    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=False, servers=1, start_s=60)
+    b = get_benchmark('appworld', root=str(data), command=str(command), sandbox=False, servers=1, start_s=120)
     try:
         a = Agent(b); a.run(f"apis.simple_note.create_note(title='{a.task.id}')"); a('complete', answer='4')
         assert a.env.verify().outcome == 'pass' and a.run('x').error
@@ -211,7 +211,7 @@ def test_agent_faults_are_observations(bench):
 
 
 def test_bad_options(data, command):
-    for options, words in ((dict(split='x'), 'use official or paper'), (dict(servers=0), 'give 1 or more'), (dict(root='/nowhere'), 'appworld download data'), (dict(command='/nowhere'), 'no appworld command at /nowhere')):
+    for options, words in ((dict(split='x'), 'use official or paper'), (dict(servers=0), 'give 1 or more'), (dict(colour=1), 'colour'), (dict(root='/nowhere'), 'appworld download data'), (dict(command='/nowhere'), 'no appworld command at /nowhere')):
         with pytest.raises(UserError, match=words): get_benchmark('appworld', **(dict(root=str(data), command=str(command)) | options))
 
 

@@ -20,7 +20,7 @@ GOLD = f'--- a/shop.py\n+++ b/shop.py\n@@ -1,4 +1,5 @@\n+# {MARK}\n def total(xs
 
 def row(**kw):
     return dict(instance_id='shop-1', repo='shop', problem_statement='total([1, 2]) gives -3 instead of 3.', patch=GOLD, base_patch=BUG, source='sources/shop-1.tar.gz',
-                FAIL_TO_PASS=['tests/test_shop.py::test_sum'], PASS_TO_PASS=['tests/test_shop.py::test_none'], hidden={'tests/test_shop.py': ['test_sum']}, test_seconds=30, split='test') | kw
+                FAIL_TO_PASS=['tests/test_shop.py::test_sum'], PASS_TO_PASS=['tests/test_shop.py::test_none'], hidden={'tests/test_shop.py': ['test_sum']}, test_seconds=120, split='test') | kw
 
 
 @pytest.fixture(scope='module')
@@ -255,7 +255,7 @@ def test_a_hostile_tree_is_graded(agent, tmp_path):
     agent.sh('mkfifo pipe; ln -s . loop; ln -s /dev/zero z; mkdir locked && touch locked/f && chmod 000 locked; printf x > $(printf "caf\\xe9\\n.txt"); mkdir -p README.d; rm README.md; mkdir README.md; touch README.md/x; chmod 200 shop.py')
     agent.sh(f'git config core.fsmonitor "touch {marker}"; git config core.hooksPath .; printf "#!/bin/sh\ntouch {marker}\n" > post-index-change; chmod +x post-index-change')
     start = time.monotonic()
-    assert agent.env.verify().outcome == 'pass' and time.monotonic() - start < 30
+    assert agent.env.verify().outcome == 'pass' and time.monotonic() - start < 100
     assert not marker.exists()
     home = agent.env.work.box.home
     agent.env.close()
@@ -273,7 +273,7 @@ def test_rollouts_through_the_engine(store):
     script = [say('shell', command='python -c "from shop import total; assert total([1, 2]) == 3"'), say('edit', path='shop.py', old='s -= x', new='s += x'),
               say('shell', command='python -c "from shop import total; assert total([1, 2]) == 3"'), say('shell', command='git diff'), say('submit')]
     policy = TextPolicy(lambda messages, task: script[sum(m['role'] == 'assistant' for m in messages)])
-    ts = run_jobs(policy, bench, jobs_for(bench.tasks('test'), bench.base_harness(), 2, 0, 'test'), Limits(wall_s=60))
+    ts = run_jobs(policy, bench, jobs_for(bench.tasks('test'), bench.base_harness(), 2, 0, 'test'), Limits(wall_s=240))
     assert [t.verdict.outcome for t in ts] == ['pass', 'pass'] and ts[0].stop == 'finished'
     assert bench.behaviours(bench.tasks('test')[0], ts[0]) == ['agent-written assertion checks', 'fail-edit-retest of the same target', 'diff inspection after the last edit']
 
