@@ -6,10 +6,11 @@
 from __future__ import annotations
 import argparse, json, sys
 from . import __version__
+from .core import UserError
 
 # %% auto #0
-__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_evolve', 'cmd_route', 'cmd_evaluate', 'cmd_bench',
-           'cmd_report', 'cmd_dash', 'cmd_doctor', 'parser', 'main']
+__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_dash', 'cmd_evolve', 'cmd_route',
+           'cmd_evaluate', 'cmd_bench', 'cmd_report', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -19,10 +20,26 @@ def cmd_demo(a):
     print(run(load_config(a.config, [f'seed={a.seed}', *a.set]), a.out))
 
 def cmd_run(a):
-    "Run a config: a file, or the name of a packaged one."
+    "Run a config: a file, or the name of a packaged one. With --dry-run only resolve, count and check."
     from harness_s.config import load_config
+    config = load_config(a.config, a.set)
+    if a.dry_run:
+        from harness_s.dryrun import dry_run
+        return print(dry_run(config, a.config))
+    if not a.out: raise UserError('run: --out DIR is missing: name the run directory, or ask for a --dry-run')
     from harness_s.experiment import run
-    print(run(load_config(a.config, a.set), a.out))
+    print(run(config, a.out))
+
+def cmd_train(a):
+    "Train one arm (or run one comparison strategy) of a config in a run of its own."
+    from harness_s.config import load_config
+    from harness_s.trainrun import train_run
+    print(train_run(load_config(a.config, a.set), a.arm, a.out))
+
+def cmd_dash(a):
+    "Serve the dashboard of runs on 127.0.0.1."
+    from harness_s.dash.app import serve
+    serve(a.runs, a.port)
 
 def cmd_evolve(a):
     "Evolve a pool of sibling harnesses for a config's policy and freeze it; no training."
@@ -70,7 +87,9 @@ OUT, SET = ('--out', dict(required=True, metavar='DIR', help='the run directory;
 ANCHOR = ('--anchor', dict(default='', metavar='NAME', help='a calibration of the run; the newest by default'))
 COMMANDS = {
     'demo': (cmd_demo, [OUT, ('--seed', dict(type=int, default=0)), ('--config', dict(default='demo', help='a packaged config (demo, demo-quick) or a file')), SET]),
-    'run': (cmd_run, [('config', dict(metavar='CONFIG')), OUT, SET]),
+    'run': (cmd_run, [('config', dict(metavar='CONFIG')), ('--out', dict(metavar='DIR', help=OUT[1]['help'])), ('--dry-run', dict(action='store_true', help='resolve every setting, count rollouts, tokens and memory, check what is installed')), SET]),
+    'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, SET]),
+    'dash': (cmd_dash, [('runs', dict(nargs='+', metavar='RUN')), ('--port', dict(type=int, default=5006))]),
     'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,
                           ('--top', dict(type=int, default=5)), ('--json', dict(action='store_true'))]),
@@ -96,7 +115,6 @@ def parser() -> argparse.ArgumentParser:
 # %% ../nbs/80_cli.ipynb #b91c5dec
 def main(argv: list[str] | None = None) -> int:
     "Entry point. 0 = done, 1 = a check failed, 2 = bad input, 130 = interrupted."
-    from harness_s.core import UserError
     a = parser().parse_args(argv)
     try: return COMMANDS[a.command][0](a) or 0
     except UserError as e:
