@@ -17,7 +17,8 @@ __all__ = ['log_distribution', 'draw', 'Group', 'Step', 'plan', 'KVStore', 'Mode
 # %% ../../nbs/16_ragged.ipynb #75505ae7
 def log_distribution(logits: torch.Tensor, temperature: float | torch.Tensor = 1.0, top_p: float | torch.Tensor = 1.0) -> torch.Tensor:
     """Log-probabilities (fp32, last axis sums to one) after temperature and top-p. `-inf` marks what top-p cuts away: of the
-    tokens in falling order those that start at or beyond a mass of `top_p`. Temperature 0 counts as 1. Tensors broadcast."""
+    tokens in falling order those that start at or beyond a mass of `top_p`; one that starts within rounding of it may fall on
+    either side in another forward. Temperature 0 counts as 1. Tensors broadcast."""
     t, p = torch.as_tensor(temperature, device=logits.device), torch.as_tensor(top_p, device=logits.device)
     logits = logits.float()
     if not bool(((t == 0) | (t == 1)).all()): logits = logits / torch.where(t == 0, 1.0, t.float()).unsqueeze(-1)

@@ -4,7 +4,7 @@ Both sides run under the same engine (harness_s.rollout.run_jobs), on the same j
 the baseline is a Policy whose sampler hands all waiting requests to one left-padded `generate` call. With greedy decoding both must sample
 the same tokens; `same_tokens_*` is the share of trajectories for which they do, token for token.
 
-    python tests/bench/rollout.py [--policy NAME_OR_DIR] [--n 256] [--width 64] [--repeat 3] [--dbbench FILE] [--only pocket|smollm2]
+    python tests/bench/rollout.py [--policy NAME_OR_DIR] [--n 256] [--n-smollm2 32] [--width 64] [--repeat 3] [--dbbench FILE] [--only pocket|smollm2]
 
 --cpu counts CPU seconds of this process instead of wall time, for a machine that is shared. Prints one JSON line last. Times are the least of `--repeat` runs, the two sides taking turns. Run it on a quiet machine.
 """
@@ -57,11 +57,12 @@ class GenerateSampler:
 def compare(policy, bench, jobs, limits, width, repeat):
     "Run both sides `repeat` times in turns; speeds, equality of the tokens, and the largest logprob difference to a fresh forward."
     base = GeneratePolicy(policy)
-    sides, took, got = {'ours': policy, 'generate': base, 'refilled': base}, {'ours': [], 'generate': [], 'refilled': []}, {}
+    sides, got = {'ours': policy, 'generate': base} | ({'refilled': base} if len(jobs) > width else {}), {}
+    took = {side: [] for side in sides}
     def run(p, side):
         parts = [jobs] if side != 'generate' else [jobs[i:i + width] for i in range(0, len(jobs), width)]
         return [x for part in parts for x in run_jobs(p, bench, part, limits, Sampling(temperature=0), width, show=False)]
-    for side, p in sides.items(): run_jobs(p, bench, jobs[:min(8, len(jobs))], limits, Sampling(temperature=0), width, show=False)   # warm up
+    for side, p in sides.items(): run_jobs(p, bench, jobs[:2], limits, Sampling(temperature=0), width, show=False)   # warm up
     for _ in range(repeat):
         for side, p in sides.items():
             t = CLOCK()
@@ -71,7 +72,7 @@ def compare(policy, bench, jobs, limits, width, repeat):
     same = [x.rows[-1].ids == y.rows[-1].ids and len(x.rows) == len(y.rows) and x.rows[0].ids == y.rows[0].ids for x, y in zip(a, b)]
     rows = [r for x in a for r in x.rows][:128]
     diff = max(float(np.abs(s - np.array(r.logprobs, np.float32)).max()) for s, r in zip(policy.score(rows), rows))
-    return dict(ratio=round(min(took['generate']) / min(took['ours']), 2), ratio_refilled=round(min(took['refilled']) / min(took['ours']), 2), rollouts_per_s=round(len(jobs) / min(took['ours']), 2),
+    return dict(ratio=round(min(took['generate']) / min(took['ours']), 2), ratio_refilled=round(min(took.get('refilled', took['generate'])) / min(took['ours']), 2), rollouts_per_s=round(len(jobs) / min(took['ours']), 2),
                 rollouts_per_s_generate=round(len(jobs) / min(took['generate']), 2), same_tokens=round(sum(same) / len(same), 4), logprob_max_diff=diff,
                 n=len(jobs), n_missing=sum(x.verdict.outcome == 'missing' for x in a), batch=width, turns=round(sum(len(x.turns) for x in a) / len(a), 2),
                 tokens=round(sum(x.n_tokens for x in a) / len(a), 1), policy_tokens=round(sum(x.n_policy_tokens for x in a) / len(a), 1))
@@ -86,13 +87,16 @@ def pocket(args):
 def smollm2(args):
     policy, bench = load_policy('smollm2'), get_benchmark('dbbench', data=args.dbbench)
     tasks = bench.tasks('test')
-    jobs = jobs_for(tasks[::max(1, len(tasks) // 16)][:16], bench.base_harness(), 1, 'bench')
-    return compare(policy, bench, jobs, Limits(completion_tokens=64, model_calls=5, total_tokens=4096), 16, 1)
+    n = args.n_smollm2
+    jobs = jobs_for(tasks[::max(1, len(tasks) // n)][:n], bench.base_harness(), 1, 'bench')
+    # 48 tokens: what a tool call with its SQL takes; untaught, the model writes prose up to the limit
+    return compare(policy, bench, jobs, Limits(completion_tokens=48, model_calls=6, total_tokens=4096), min(32, n), 1)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument('--policy', default='pocket'); p.add_argument('--n', type=int, default=256); p.add_argument('--width', type=int, default=64)
+    p.add_argument('--n-smollm2', type=int, default=32)
     p.add_argument('--repeat', type=int, default=3); p.add_argument('--only', choices=['pocket', 'smollm2'])
     p.add_argument('--dbbench', default=os.environ.get('HARNESS_S_DBBENCH', str(Path(__file__).resolve().parents[3] / 'shared/data/dbbench/standard.jsonl')))
     p.add_argument('--cpu', action='store_true')

