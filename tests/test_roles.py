@@ -172,6 +172,36 @@ def test_any_model_as_executor(tmp_path):
         assert set(evaluate(p, bench, tasks, h, 1, arm='down')['outcome']) == {'missing'}
 
 
+def test_commands_without_training(tmp_path, capsys):
+    "`evolve`, `route` and `evaluate` with models in every role and as the executor, through the command line."
+    import yaml
+    from harness_s.cli import main
+    with Endpoint() as e:
+        model = dict(model='openai/test', api_base=e.base, timeout_s=20, backoff_s=.01)
+        cfg = dict(bench=dict(name='rooms:Rooms'), stages=['evolve'], policy=dict(api=model), roles=dict(diagnoser=model, editor=model, profiler=model, voters=[model]),
+                   evolve=dict(proposals=[2], diagnose_tasks=10, local_tasks=6, local_controls=2, val_tasks=6, cover_tasks=0), route=dict(val_tasks=6), evaluate=dict(rollouts=2), width=8)
+        (tmp_path / 'c.yaml').write_text(yaml.safe_dump(cfg))
+        out = str(tmp_path / 'run')
+        assert main(['evolve', str(tmp_path / 'c.yaml'), '--out', out]) == 0
+        pool = Pool.load(tmp_path / 'run/pool')
+        assert pool.frozen and len(pool) == 3
+        capsys.readouterr()
+        assert main(['route', out, '--task', 'test003', '--json']) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [r['rank'] for r in found['ranking']] == [1, 2, 3] and found['ballots'][0]['voter'] == 'openai/test#0' and found['similar']
+        assert main(['route', out, '--text', 'room 9 9 look']) == 0 and 'ballots:' in capsys.readouterr().out
+        n = len(e.log)
+        ask = ['evaluate', out, '--policy', 'openai/other', '--api-base', e.base, '--harness', 'rank1', '--tasks', '3']
+        assert main(ask) == 0
+        got = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+        assert got['n'] == 3 and got['n_missing'] == 0 and got['pass2'] is not None
+        used = [m for m in e.log[n:] if m['body']['model'] == 'other']
+        assert got['cost']['prompt'] == 50 * len(used) and got['cost']['cached'] == 30 * len(used)
+        assert main(ask) == 0 and len([m for m in e.log[n:] if m['body']['model'] == 'other']) == len(used)
+        assert main(['route', out, '--task', 'nope']) == 2 and "no task 'nope'" in capsys.readouterr().err
+        assert main(['evaluate', out, '--policy', 'gpt']) == 2
+
+
 # ---- fuzz: whatever comes back, no crash, and no candidate from an invalid reply
 
 GOOD = dict(edits=[dict(op='add', component='prompt_rules', key='look', value=dict(slot='role', text='please look first')),
