@@ -35,6 +35,9 @@ def open_policy(config: RunConfig, weights: str | Path | None = None):
     import torch
     from harness_s.policy.torch import load_policy
     torch.set_num_threads(config.policy.threads or torch.get_num_threads())
+    if config.policy.server and not weights:
+        from harness_s.policy.vllm import load_vllm
+        return load_vllm(config.policy.server, config.policy.name, 'train' in config.stages, config.policy.dtype, config.policy.device)
     return load_policy(weights or config.policy.name, dtype=config.policy.dtype, device=config.policy.device)
 
 def siblings_of(config: RunConfig, bench) -> list[Harness]:
@@ -117,7 +120,8 @@ def train_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore
     from harness_s.train.arms import get_arm
     from harness_s.train.trainer import RescueTrainer
     folder = store.path/'train'/name
-    return RescueTrainer(policy, collector_of(config, get_arm(name), policy, bench, pool, store), config.train, config.sampling, folder=folder, arm=name, seed=config.seed).run()
+    return RescueTrainer(policy, collector_of(config, get_arm(name), policy, bench, pool, store), config.train, config.sampling, folder=folder, arm=name, seed=config.seed,
+                         sync=getattr(policy, 'load', None)).run()       # a server that samples is given each update's adapter
 
 # %% ../nbs/73_experiment.ipynb #57df844f
 def eval_tasks(config: RunConfig, bench) -> list:

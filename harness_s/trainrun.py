@@ -42,7 +42,7 @@ def _arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, sho
     if arm.selector in ('rule', 'adaptive') or arm.first == 'top4': first_anchor(config, policy, bench, pool, store)
     collect = collector_of(config, arm, policy, bench, pool, store, external)
     with progress_bar(config.train.updates, name, show) as bar:
-        t = RescueTrainer(policy, collect, config.train, config.sampling, folder=store.path/'train'/name, arm=name, seed=config.seed,
+        t = RescueTrainer(policy, collect, config.train, config.sampling, folder=store.path/'train'/name, arm=name, seed=config.seed, sync=getattr(policy, 'load', None),
                           on_update=lambda row: bar.update(row['step'] + 1 - bar.n))
         return t.run()
 
