@@ -16,12 +16,12 @@ def scores(df: pl.DataFrame, title: str = 'Test success by arm', k: int = 3):
     "Rows: arm, label (h0, rank1, ...), passK, avgK with _low and _high, n, n_missing, seed."
     if not len(df): return empty(title, 'Nothing was evaluated yet.')
     name = [a if l == 'h0' else f'{a} + {l}' for a, l in df.select('arm', 'label').iter_rows()]
-    fig = figure(title, f'95 % intervals clustered by family; a missing rollout counts as not solved. Tasks: {_n(df)}.', percent='y', y='tasks solved', height=430)
+    fig = figure(title, f'Light: Pass@{k}; full: Avg@{k}; hatched: chosen by the router. 95 % intervals clustered by family; a missing rollout counts as not solved. Tasks: {_n(df)}.', percent='y', y='tasks solved', height=430)
     for m, text, alpha in ((f'pass{k}', f'Pass@{k}', .45), (f'avg{k}', f'Avg@{k}', 1.0)):
         fig.add_bar(x=name, y=df[m].to_list(), name=text, error_y=bars_ci(df[m].to_list(), df[f'{m}_low'].to_list(), df[f'{m}_high'].to_list()),
                     marker=dict(opacity=alpha, color=[colour(a, i) for i, a in enumerate(df['arm'])], pattern_shape=['' if l == 'h0' else '/' for l in df['label']]),
                     hovertext=[f"{x}<br>{text} {r[m]:.1%} [{r[m + '_low']:.1%}, {r[m + '_high']:.1%}]<br>n {r['n']}, missing {r['n_missing']}" for x, r in zip(name, df.iter_rows(named=True))], hoverinfo='text')
-    return fig.update_layout(barmode='group', bargap=.3).update_yaxes(rangemode='tozero')
+    return fig.update_layout(barmode='group', bargap=.3, showlegend=False).update_yaxes(rangemode='tozero')
 
 # %% ../nbs/71_plots_runs.ipynb #d35a4590
 def differences(df: pl.DataFrame, title: str = 'Paired differences'):
