@@ -82,7 +82,7 @@ def test_faults_of_the_server():
         s.faults = {n: 'http_500' for n in range(6, 20)}
         assert ask(p, 2).finish == 'error' and len(s.log) == 10
     assert ask(p, 3).finish == 'error'                                                 # the server is gone
-    stops = [k for k in range(200) if sample(tiny.llama(), [Request(0, [1, 2, 3], max_tokens=40, seed=k)])[0].finish == 'stop'][:1]
+    stops = [c.key for c in sample(tiny.llama(), [Request(k, [1, 2, 3], max_tokens=40, seed=k) for k in range(200)]) if c.finish == 'stop']
     with Standin(tiny.llama(), faults={0: 'no_stop'}) as s:
         c = sample(VllmPolicy(s.url, tiny.TOK, stop=STOP), [Request(0, [1, 2, 3], max_tokens=40, seed=stops[0])])[0]
         assert c.finish == 'error' and 'stop token' in c.error
@@ -104,6 +104,25 @@ def test_replicas_keep_their_rows():
         assert first(a) and first(b) and not first(a) & first(b)
     with Standin(tiny.llama()) as a, Standin(tiny.llama(), model='other') as b:
         with pytest.raises(UserError, match='different models'): VllmPolicy(f'{a.url},{b.url}', tiny.TOK, stop=STOP)
+
+
+@pytest.mark.parametrize('mend', [True, False])
+def test_training_with_a_server_that_samples(mend, monkeypatch, tmp_path):
+    "Each update's adapter reaches the server before the next rollouts: w stays 1. Without the hand-over it would not."
+    from harness_s.config import TrainConfig
+    from harness_s.harness import Harness
+    from harness_s.train import arms
+    from harness_s.train.arms import Collector, get_arm
+    from harness_s.train.trainer import RescueTrainer
+    monkeypatch.setattr(arms, 'run_jobs', arms.run_jobs); tiny.babble(arms)
+    cfg, here = TrainConfig(tasks_per_update=3, group_size=4, lora_rank=2, lr=.05), tiny.llama()
+    with Standin(tiny.llama()) as s:
+        p = VllmPolicy(s.url, tiny.TOK, here.model, stop=STOP)
+        c = Collector(get_arm('grpo'), p, tiny.BabbleBench(), tiny.TASKS, Harness(), 3, cfg, Limits(completion_tokens=6, model_calls=2), Sampling())
+        rows = RescueTrainer(p, c, cfg, Sampling(), sync=p.load if mend else None).run(3)
+    assert p.version == (3 if mend else 0) and {b['model'] for b in s.log[-4:]} == {'harness-s' if mend else 'tiny'}
+    far = max(max(abs(r['w_min'] - 1), abs(r['w_max'] - 1)) for r in rows[1:] if r['w_min'] is not None)
+    assert far < 1e-3 if mend else far > 1e-2
 
 
 @pytest.mark.slow
