@@ -24,7 +24,7 @@ extras = {
     'png': ['kaleido>=1'],            # figures as PNG, where a Chrome or Chromium is installed
 }
 extras['dev'] = [*llm, *dash, *extras['smollm2'], *extras['mysql'], *extras['png'], *extras['appworld'],
-                 'nbdev==2.4.14', 'execnb<0.2', 'fastcore<2', 'ghapi<2', 'nbformat>=5', 'nbconvert>=7', 'pytest>=8', 'pytest-timeout>=2.3', 'hypothesis>=6']
+                 'nbdev==2.4.14', 'execnb<0.2', 'fastcore<2', 'ghapi<2', 'nbformat>=5', 'nbconvert>=7', 'pytest>=8', 'pytest-timeout>=2.3', 'hypothesis>=6', 'playwright>=1.50']
 
 setup(
     name=cfg['lib_name'], version=cfg['version'], description=cfg['description'], license='Apache-2.0',

@@ -22,6 +22,7 @@ def atomic(path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(dir=path.parent, prefix='.tmp-', suffix=path.suffix)
         os.close(fd); tmp = Path(name)
+        os.chmod(tmp, 0o644)              # mkstemp's files are for their owner alone; a run is for everyone
         yield tmp
         with open(tmp, 'rb') as f: os.fsync(f.fileno())
         os.replace(tmp, path)
