@@ -14,7 +14,7 @@ from ..core import Frozen, UserError
 # %% auto #0
 __all__ = ['SYSTEM', 'ETC', 'PYTHON', 'ENV', 'APT', 'BoxLimits', 'Ran', 'clip', 'package_folders', 'folders', 'system_args',
            'next_uid', 'isolation', 'inner', 'box_argv', 'descendants', 'resident_mb', 'folder_mb', 'over_limit',
-           'pump', 'need_bwrap', 'run_boxed', 'gone', 'ended', 'probe', 'remove_tree', 'Sandbox']
+           'pump', 'need_bwrap', 'run_boxed', 'lives', 'gone', 'ended', 'probe', 'remove_tree', 'Sandbox']
 
 # %% ../../nbs/10a_sandbox.ipynb #c70d8112
 class BoxLimits(Frozen):
@@ -197,10 +197,15 @@ def run_boxed(argv: list[str], rw: dict | None = None, ro: dict | None = None, c
     if code is None and not why: code = ended(seen, text)
     return Ran(-signal.SIGKILL if code is None else code, text, time.monotonic() - start, why)
 
+def lives(pid: int) -> bool:
+    "Whether a process is there and not just waiting to be reaped."
+    try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    except (OSError, IndexError): return False
+
 def gone(pid: int | None, wait_s: float = 10) -> None:
-    "Wait until the sandbox's first process has left: it goes last, after all others have been reaped."
+    "Wait until the sandbox's first process has ended: it goes last, after all others."
     end = time.monotonic() + wait_s
-    while pid and os.path.exists(f'/proc/{pid}') and time.monotonic() < end: time.sleep(0.01)
+    while pid and lives(pid) and time.monotonic() < end: time.sleep(0.005)
 
 def ended(seen: list[dict], text: str) -> int:
     "Exit code of a sandbox that bwrap said nothing about: killed if it stood, else an error."
