@@ -45,6 +45,18 @@ _SCHEMA = '''create table items(pos integer primary key, id text, colour text, s
                                 locked integer, archived integer, seen integer default 0);
              create table app(name text, verb text, private integer, slow integer, login integer default 0, saved integer default 0)'''
 
+_idle: list[sqlite3.Connection] = []     # emptied databases: a new one costs ten times as much as emptying one
+
+def _open_db() -> sqlite3.Connection:
+    "An in-memory database with the empty tables."
+    if _idle:
+        db = _idle.pop()
+        for table in ('items', 'app'): db.execute(f'delete from {table}')
+    else:
+        db = sqlite3.connect(':memory:', isolation_level=None, check_same_thread=False)
+        for s in _SCHEMA.split(';'): db.execute(s)
+    return db
+
 class PocketEnv:
     "One rollout's world. `goal` is the gold; nothing that a tool can say depends on it."
     fast = True
@@ -55,8 +67,7 @@ class PocketEnv:
     def reset(self, task: Task) -> str:
         p = task.payload
         self.close()
-        self.db = sqlite3.connect(':memory:', isolation_level=None)
-        for s in _SCHEMA.split(';'): self.db.execute(s)
+        self.db = _open_db()
         self.db.executemany('insert into items(id,colour,size,owner,value,locked,archived) values(?,?,?,?,?,?,?)', p['rows'])
         self.db.execute('insert into app(name,verb,private,slow) values(?,?,?,?)', (p['app'], p['verb'], p['private'], p['slow']))
         self.before = {r[0]: r[4] for r in p['rows']}
@@ -65,7 +76,7 @@ class PocketEnv:
 
     def tools(self) -> list[ToolSpec]: return TOOLS
     def close(self):
-        if self.db is not None: self.db.close()
+        if self.db is not None: _idle.append(self.db)
         self.db = None
 
 # %% ../../nbs/11_pocket_world.ipynb #b7d5ab5c
@@ -150,8 +161,7 @@ PocketEnv._answer = PocketEnv._done = _finish
 # %% ../../nbs/11_pocket_world.ipynb #219757b8
 def _verify(self: PocketEnv) -> Verdict:
     g, now = self.goal, dict(self.db.execute('select id, value from items'))
-    login, saved = self.db.execute('select login, saved from app').fetchone()
-    seen = self.db.execute('select max(seen) from items').fetchone()[0]
+    login, saved, seen = self.db.execute('select login, saved, (select max(seen) from items) from app').fetchone()
     changed = {k for k, v in now.items() if v != self.before[k]}
     checks = [Check(name='finished', passed=self.done, detail='' if self.done else 'the steps ran out'),
               Check(name='others', passed=changed <= {g.target}, detail='a row that was not asked for was changed' if changed - {g.target} else '')]
