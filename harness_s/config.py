@@ -69,7 +69,7 @@ class RolesConfig(Frozen):
     editor: RoleConfig | None = None
     profiler: RoleConfig | None = None
     labeller: RoleConfig | None = None
-    voters: tuple[RoleConfig, ...] = ()                 # none = the three offline voters
+    voters: tuple[RoleConfig, ...] = ()                 # none = the offline voters
     max_calls: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1)          # prompt and completion, all roles together
     max_money: float | None = Field(None, gt=0)         # as litellm prices it

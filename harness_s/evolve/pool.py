@@ -150,7 +150,7 @@ def _lineage(self: Pool) -> list[dict]:
     rows = []
     for i, r in self.records.items():
         p = r.local[r.version] if r.local else Paired()
-        rows.append(dict(name=self.name(i), harness_id=i, parent=self.name(r.parent) if r.parent else '', parent_id=r.parent or '', generation=r.generation,
+        rows.append(dict(name=self.name(i), harness_id=i, parent=self.name(r.parent) if r.parent in self.harnesses else r.parent or '', parent_id=r.parent or '', generation=r.generation,
                          causes=', '.join(r.causes), intent=r.intent, components=', '.join(sorted({e.get('component', '') for e in r.edits})), version=r.version,
                          local_n=p.n, local_missing=len(p.missing), local_repaired=len(p.repaired), local_regressed=len(p.regressed), local_unresolved=len(p.neither),
                          val_n=r.val.n, val_missing=len(r.val.missing), repaired=len(r.val.repaired), regressed=len(r.val.regressed), solved=len(r.solved), selected=r.selected))
