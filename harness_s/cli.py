@@ -10,7 +10,7 @@ from .core import UserError
 
 # %% auto #0
 __all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_dash', 'cmd_evolve', 'cmd_route',
-           'cmd_evaluate', 'cmd_bench', 'cmd_report', 'cmd_doctor', 'parser', 'main']
+           'cmd_evaluate', 'cmd_bench', 'cmd_report', 'cmd_experiment', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -75,6 +75,15 @@ def cmd_dash(a):
     from harness_s.dash.app import serve
     serve(a.runs, a.port, a.show)
 
+def cmd_experiment(a):
+    "Run an experiment notebook (a table or figure of the paper) on run directories; its executed copy and figures go to --out."
+    from harness_s.papermill_run import run_experiment
+    bad = [p for p in a.parameter if '=' not in p]
+    if bad: raise UserError(f"experiment: -p {bad[0]!r} is not key=value: write for example -p runs=runs/demo")
+    given = dict(p.split('=', 1) for p in a.parameter)
+    if set(given) & {'name', 'out', 'show'}: raise UserError(f"experiment: -p {sorted(set(given) & {'name', 'out', 'show'})[0]}= is not a parameter that can be set here: the folder is --out, the notebook is NAME")
+    print(run_experiment(a.name, a.out, **given))
+
 def cmd_doctor(a):
     "What is installed, what is reachable, and whether the policy's tool calls can be read."
     from harness_s.doctor import doctor
@@ -99,6 +108,8 @@ COMMANDS = {
     'bench': (cmd_bench, [('name', {}), ('--check', dict(action='store_true', required=True)), ('--data', dict(metavar='FILE')), ('--option', dict(action='append', default=[], metavar='key=value'))]),
     'report': (cmd_report, [('run', dict(metavar='RUN'))]),
     'dash': (cmd_dash, [('runs', dict(metavar='RUN', nargs='+')), ('--port', dict(type=int, default=5006, help='0 = a free one')), ('--show', dict(action='store_true', help='open the browser'))]),
+    'experiment': (cmd_experiment, [('name', dict(metavar='NAME', help='main_results, learning_signals, ... or the path of a notebook')), ('-p', dict(dest='parameter', action='append', default=[], metavar='key=value', help='one of its parameters, such as runs=DIR[,DIR...]')),
+                                    ('--out', dict(required=True, metavar='DIR', help='folder for the executed notebook and its figures'))]),
     'doctor': (cmd_doctor, [('--json', dict(action='store_true'))]),
 }
 
