@@ -116,7 +116,7 @@ def cost_table(store: RunStore) -> pl.DataFrame:
 def ledger(store: RunStore) -> dict:
     """Seconds by stage (`arms` apart: it is the wall time of the arms together), wall seconds and peak memory of a run.
 
-    Memory is an upper bound: the main process and as many arm processes as run at the same time, each at its own peak."""
+    Memory is an upper bound: with arms in processes of their own, the main process and as many arms as run at the same time, each at its own peak."""
     clocks = {p.stem: store.read_json(f'clock/{p.name}') for p in sorted(store.path.glob('clock/*.json'))}
     peaks, main = {n: c.pop('peak_rss_mb', 0.0) for n, c in clocks.items()}, clocks.get('main', {})
     seconds: dict[str, float] = {}
@@ -125,7 +125,7 @@ def ledger(store: RunStore) -> dict:
             if k != 'arms': seconds[k] = seconds.get(k, 0.0) + v
     jobs = store.run.get('config', {}).get('jobs', 1)
     others = sorted((v for n, v in peaks.items() if n != 'main'), reverse=True)[:jobs]
-    return dict(seconds=seconds, wall_s=sum(main.values()), peak_rss_mb=peaks.get('main', 0.0) + sum(others))
+    return dict(seconds=seconds, wall_s=sum(main.values()), peak_rss_mb=peaks.get('main', 0.0) + sum(others) if jobs > 1 else max(peaks.values(), default=0.0))
 
 def stamp(store: RunStore) -> dict:
     "What every page and report carries: run, name, seed, status, commit, versions."
