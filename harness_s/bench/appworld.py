@@ -12,7 +12,7 @@ from ..harness import Harness, load_harness
 from .base import SPLITS, overlaps, play
 from .sandbox import clip
 from .appworld_pool import Pool, Server, ServerFault, find_command, how_to, need_data
-from .appworldways import BEHAVIOURS, CATALOGUE, H0, TOOLS, behaviours, diagnose, features
+from .appworldways import BEHAVIOURS, CATALOGUE, H0, TOOLS, WRITES, api_calls, behaviours, diagnose, features
 
 # %% auto #0
 __all__ = ['DATASETS', 'PAPER', 'SPLITTERS', 'FAILED', 'benchmark', 'scenario', 'dataset_ids', 'official_split', 'paper_split',
@@ -172,7 +172,6 @@ class AppWorldEnv:
 
 def wrote(code: str) -> bool:
     "Whether code calls an API whose name is a change, told from its text."
-    from harness_s.bench.appworldways import WRITES, api_calls
     return any(WRITES.match(c.api) for c in api_calls(code))
 
 # %% ../../nbs/10h_appworld.ipynb #df76f564
