@@ -4,7 +4,7 @@
 
 # %% ../nbs/76_papermill.ipynb #d7a84dc7
 from __future__ import annotations
-import ast, asyncio, difflib, importlib.util, tempfile
+import ast, asyncio, difflib, importlib.util, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
@@ -19,7 +19,7 @@ __all__ = ['NOTICE', 'checkout', 'experiments', 'find_experiment', 'parameters_o
 # %% ../nbs/76_papermill.ipynb #0b4574ac
 def checkout() -> Path:
     "The repository that this library was imported from. UserError when it is an installed copy."
-    here = Path(importlib.util.find_spec('harness_s').origin).resolve().parents[1]
+    here = Path(sys.modules[RunStore.__module__].__file__).resolve().parents[1]
     if not (here/'nbs'/'experiments').is_dir(): raise UserError(f'{here}/nbs/experiments is not there: experiment notebooks come with the repository, so install it with pip install -e')
     return here
 
