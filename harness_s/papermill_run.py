@@ -119,7 +119,7 @@ def over_seeds(df: pl.DataFrame, by: list[str], metrics: list[str]) -> pl.DataFr
 # %% ../nbs/76_papermill.ipynb #dc27df3b
 def whole(df: pl.DataFrame) -> pl.DataFrame:
     "The frame, to be shown uncut from now on."
-    pl.Config.set_tbl_rows(200); pl.Config.set_tbl_cols(40); pl.Config.set_fmt_str_lengths(60); pl.Config.set_tbl_hide_dataframe_shape(True)
+    pl.Config.set_tbl_rows(200); pl.Config.set_tbl_cols(40); pl.Config.set_fmt_str_lengths(60); pl.Config.set_tbl_hide_dataframe_shape(True); pl.Config.set_tbl_width_chars(220)
     return df
 
 def keep(out: str, figs: dict[str, tuple], png: bool = True) -> list[str]:
