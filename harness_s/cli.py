@@ -4,7 +4,7 @@
 
 # %% ../nbs/80_cli.ipynb #5943a9a6
 from __future__ import annotations
-import argparse, json, sys
+import argparse, json, os, sys
 from . import __version__
 from .core import UserError
 
@@ -61,6 +61,8 @@ def cmd_evaluate(a):
 def cmd_bench(a):
     "Check a benchmark: gold passes, the null agent fails, splits are disjoint. One JSON line last."
     from harness_s.bench.base import check, get_benchmark
+    bad = [o for o in a.option if '=' not in o]
+    if bad: raise UserError(f"bench: --option {bad[0]!r}: write it as key=value")
     options = dict(o.split('=', 1) for o in a.option)
     bench = get_benchmark(a.name, **({'data': a.data} if a.data else {}), **options)
     print(json.dumps(bench.check() if hasattr(bench, 'check') else check(bench), default=str))
@@ -92,6 +94,11 @@ def cmd_doctor(a):
     return 0 if found['ok'] else 1
 
 # %% ../nbs/80_cli.ipynb #9644459d
+def _positive(text: str) -> int:
+    n = int(text)
+    if n < 1: raise argparse.ArgumentTypeError(f'{n} is not 1 or more')
+    return n
+
 OUT, SET = ('--out', dict(required=True, metavar='DIR', help='the run directory; the same command goes on where it was stopped')), ('--set', dict(action='append', default=[], metavar='a.b=value', help='change one field of the config'))
 ANCHOR = ('--anchor', dict(default='', metavar='NAME', help='a calibration of the run; the newest by default'))
 COMMANDS = {
@@ -101,7 +108,7 @@ COMMANDS = {
     'dash': (cmd_dash, [('runs', dict(nargs='+', metavar='RUN')), ('--port', dict(type=int, default=5006))]),
     'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,
-                          ('--top', dict(type=int, default=5)), ('--json', dict(action='store_true'))]),
+                          ('--top', dict(type=_positive, default=5)), ('--json', dict(action='store_true'))]),
     'evaluate': (cmd_evaluate, [('run', dict(metavar='RUN')), ('--policy', dict(default='run', metavar='NAME', help="'run', a folder of weights, or a litellm model (provider/model)")),
                                 ('--harness', dict(default='H0', metavar='rank1|H0|ID')), ('--split', dict(default='', choices=['', 'train', 'val', 'test'])), ('--tasks', dict(type=int)),
                                 ('--rollouts', dict(type=int)), ANCHOR, ('--api-base', dict(metavar='URL')), ('--api-key-env', dict(metavar='VAR', help='environment variable that holds the key'))]),
@@ -131,6 +138,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as e:
         print(f'harness-s: {e}', file=sys.stderr)
         return 2
+    except BrokenPipeError:                                  # the reader of our output has gone: nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print('harness-s: stopped; the same command goes on from here', file=sys.stderr)
         return 130

@@ -22,9 +22,9 @@ def evolve_run(config: RunConfig, out: str | Path, show: bool | None = None) -> 
 
 # %% ../nbs/75_commands.ipynb #ada85688
 def anchors(store: RunStore) -> list[str]:
-    "Names of the calibrations of a run, oldest first."
+    "Names of the calibrations of a run by step; at the same step the base policy's first, `top8_adaptive` last. File times do not count: copies change them."
     files = [p for p in (store.path / 'calibration').glob('*.json') if not p.name.startswith('.')]
-    return [p.stem for p in sorted(files, key=lambda p: (p.stat().st_mtime_ns, p.stem))]
+    return sorted((p.stem for p in files), key=lambda n: (store.read_json(f'calibration/{n}.json')['step'], n.startswith('top8_adaptive'), n))
 
 def open_router(run: str | Path, anchor: str = ''):
     "The router of a run on the evidence of `anchor` (default: the newest; made with the run's policy when there is none)."
@@ -105,8 +105,9 @@ def evaluate_run(run: str | Path, policy: str = 'run', harness: str = 'H0', spli
     from harness_s.experiment import eval_tasks, open_bench
     store = RunStore.open(run)
     config = parse_config(store.run['config'])
-    e = config.evaluate.model_copy(update={n: v for n, v in dict(split=split or None, tasks=tasks, rollouts=k).items() if v})
-    config = config.model_copy(update=dict(evaluate=e))
+    asked = {n: v for n, v in dict(split=split or None, tasks=tasks, rollouts=k).items() if v is not None}
+    config = parse_config({**store.run['config'], 'evaluate': {**store.run['config'].get('evaluate', {}), **asked}}, 'evaluate')
+    e = config.evaluate
     executor, bench, pool = pick_policy(config, policy, api_base, api_key_env), open_bench(config), Pool.load(store.path / 'pool')
     todo, chosen = eval_tasks(config, bench), None
     if harness == 'rank1':
@@ -116,4 +117,6 @@ def evaluate_run(run: str | Path, policy: str = 'run', harness: str = 'H0', spli
     label = 'rank1' if chosen else pool.name(pool[harness].id).lower()
     frame = evaluate(executor, bench, todo, chosen or pool[harness], e.rollouts, store=store, arm=arm, label=label, run_seed=config.seed, limits=config.limits,
                      sampling=config.sampling, width=config.width, run=metered(store, executor))
+    if not (frame['outcome'] != 'missing').any():
+        raise UserError(f"evaluate: all {len(frame)} rollouts are missing ({frame['reason'][0][:200]}): no score can be given; see that the policy answers, then run it again")
     return dict(policy=executor.name, harness=harness, split=e.split, **score(frame, e.rollouts, config.seed), cost=spent(store, f'eval-{arm}-{label}-'))

@@ -36,7 +36,7 @@ class RoleConfig(Frozen):
 class PolicyConfig(Frozen):
     "Which weights, where. `name`: 'pocket', 'smollm2', a folder, or a hub name."
     name: str = 'pocket'
-    device: str = 'cpu'
+    device: str = Field('cpu', pattern=r'^(cpu|mps|(cuda|xpu)(:\d+)?)$')
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
     threads: int | None = Field(None, ge=1)     # torch threads of this process; None = torch's choice
     server: str | None = None                   # OpenAI-compatible vLLM server that samples (http://host:port/v1); None = this process
@@ -121,7 +121,7 @@ Stage = Literal['evolve', 'train', 'evaluate']
 class RunConfig(Frozen):
     "Everything about a run."
     name: str = Field('run', min_length=1)
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**62)
     stages: tuple[Stage, ...] = ('evolve', 'train', 'evaluate')
     bench: BenchConfig = BenchConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -184,7 +184,8 @@ def override(data: dict, setting: str) -> dict:
     for h in heads:
         node = node.setdefault(h, {})
         if not isinstance(node, dict): raise UserError(f"--set {setting!r}: {h!r} is a value, not a section")
-    node[last] = yaml.safe_load(value)
+    try: node[last] = yaml.safe_load(value)
+    except yaml.YAMLError as e: raise UserError(f"--set {setting!r}: the value is not valid YAML ({str(e).splitlines()[0]})") from e
     return out
 
 def load_config(source: str | Path | dict, overrides: tuple[str, ...] | list[str] = ()) -> RunConfig:
@@ -193,8 +194,8 @@ def load_config(source: str | Path | dict, overrides: tuple[str, ...] | list[str
     if isinstance(source, dict): data, name = source, 'config'
     else:
         path = find_config(source); name = path.name
-        try: data = yaml.safe_load(path.read_text()) or {}
+        try: data = yaml.safe_load(path.read_text())
         except (yaml.YAMLError, UnicodeDecodeError) as e: raise UserError(f'{path}: not valid YAML ({str(e).splitlines()[0]}): correct the file') from e
-        if not isinstance(data, dict): raise UserError(f'{path}: expected a mapping of fields, got {type(data).__name__}')
+        if not isinstance(data, dict): raise UserError(f"{path}: expected a mapping of fields, got {'nothing' if data is None else type(data).__name__}: write at least `name: ...`")
     for s in overrides: data = override(data, s)
     return parse_config(data, name)

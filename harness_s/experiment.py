@@ -34,6 +34,7 @@ def open_policy(config: RunConfig, weights: str | Path | None = None):
         return ApiPolicy(config.policy.api)
     import torch
     from harness_s.policy.torch import load_policy
+    if config.policy.device.startswith('cuda') and not torch.cuda.is_available(): raise UserError(f'policy.device = {config.policy.device!r}: this machine has no CUDA device that torch can use: set it to cpu, or install a CUDA build of torch')
     torch.set_num_threads(config.policy.threads or torch.get_num_threads())
     if config.policy.server and not weights:
         from harness_s.policy.vllm import load_vllm
@@ -46,7 +47,9 @@ def siblings_of(config: RunConfig, bench) -> list[Harness]:
     for name in config.harnesses:
         if name == 'siblings': out += bench.siblings().values()
         elif not Path(name).is_file(): raise UserError(f"harnesses: {name!r} is not a file: give a YAML or JSON harness, or 'siblings'")
-        else: out.append(load_harness(Path(name).read_text()))
+        else:
+            try: out.append(load_harness(Path(name).read_text()))
+            except (UserError, UnicodeDecodeError) as e: raise UserError(f'{name}: {e}: correct the file') from e
     return out
 
 # %% ../nbs/73_experiment.ipynb #1b6ca908
@@ -223,8 +226,10 @@ def run(config: RunConfig, out: str | Path, show: bool | None = None) -> Path:
     Raises UserError for anything the user can mend, before it starts where that can be known."""
     from harness_s.doctor import versions
     from harness_s.report import write_report
-    bench, policy = open_bench(config), open_policy(config)
+    RunStore.refuse(out, config.model_dump(mode='json'))
+    bench = open_bench(config)
     siblings_of(config, bench)
+    policy = open_policy(config)
     store = RunStore.create(out, config.model_dump(mode='json'), versions=versions(), commit=commit())
     if store.run['status'] == 'done': return write_report(store.path)
     with store.lock():

@@ -51,20 +51,38 @@ def _schema(parts: list[Path]) -> dict:
     return union
 
 # %% ../nbs/04_store.ipynb #791fed79
+def _whole(p: Path):
+    "UserError when a part is cut off: a Parquet file ends with its magic bytes."
+    with open(p, 'rb') as f:
+        n = f.seek(0, 2)
+        if n >= 12:
+            f.seek(-4, 2)
+            if f.read() == b'PAR1': return
+    raise UserError(f'{p} is not a whole Parquet file ({n} bytes): restore it, or delete it and start the run again to make it anew')
+
 class RunStore:
     "A run directory: `run.json`, one folder a table, JSON files beside them."
     def __init__(self, path: Path | str): self.path = Path(path)
 
     @classmethod
+    def refuse(cls, path: Path | str, config: dict):
+        "UserError when `path` cannot take a run of this config: no name, a file, or a run of another config. Writes nothing."
+        self = cls(path)
+        if not str(path).strip(): raise UserError('the run directory has no name: give a folder')
+        solid = next(p for p in (self.path, *self.path.parents) if p.exists())
+        if not solid.is_dir(): raise UserError(f'{solid} is a file, not a folder: choose another run directory')
+        if not (self.path/'run.json').exists(): return
+        old = self.run
+        if old['config_hash'] == content_hash(config): return
+        changed = [k for k in {**old['config'], **config} if old['config'].get(k) != config.get(k)]
+        raise UserError(f"{self.path} holds a run of another config (it differs in: {', '.join(map(str, sorted(changed)))}): choose another folder, or the config it was started with")
+
+    @classmethod
     def create(cls, path: Path | str, config: dict, **meta) -> 'RunStore':
-        "Open `path` for a run of this config, making it if needed. UserError when it holds a run of another config."
+        "Open `path` for a run of this config, making it if needed. UserError when `refuse` says so."
+        cls.refuse(path, config)
         self, digest = cls(path), content_hash(config)
-        if (self.path/'run.json').exists():
-            old = self.run
-            if old['config_hash'] != digest:
-                changed = [k for k in {**old['config'], **config} if old['config'].get(k) != config.get(k)]
-                raise UserError(f"{self.path} holds a run of another config (it differs in: {', '.join(map(str, sorted(changed)))}): choose another folder, or the config it was started with")
-        else: self.write_json('run.json', dict(config=config, config_hash=digest, id=digest, status='running', **meta))
+        if not (self.path/'run.json').exists(): self.write_json('run.json', dict(config=config, config_hash=digest, id=digest, status='running', **meta))
         return self
 
     @classmethod
@@ -83,7 +101,11 @@ class RunStore:
             yield self
 
     @property
-    def run(self) -> dict: return self.read_json('run.json')
+    def run(self) -> dict:
+        "What run.json says."
+        r = self.read_json('run.json')
+        if not isinstance(r, dict) or 'config_hash' not in r: raise UserError(f'{self.path}/run.json is not the file of a run: restore it or choose another folder')
+        return r
     def update(self, **fields):
         "Change fields of run.json."
         self.write_json('run.json', {**self.run, **fields})
@@ -110,6 +132,7 @@ class RunStore:
         import polars as pl
         parts = sorted(p for p in (self.path/table).glob('*.parquet') if not p.name.startswith('.'))
         if not parts: return pl.LazyFrame()
+        for p in parts: _whole(p)
         return pl.scan_parquet(parts, schema=_schema(parts), missing_columns='insert', extra_columns='ignore')
 
     def _repr_markdown_(self):

@@ -89,3 +89,38 @@ def test_full_disk_keeps_what_was_written(tmp_path):
         assert s.scan('t').collect()['x'].to_list() == [1] and s.run['config'] == {'seed': 1}
         assert sorted(p.name for p in (s.path/'t').iterdir()) == ['a.parquet']
     finally: subprocess.run(['umount', str(tmp_path/'small')], check=True)
+
+
+@pytest.mark.parametrize('setting, words', [('policy.device=toaster', 'policy.device'), ('policy.device=cuda', 'policy.device'), ('train.arms=[grpo', 'not valid YAML'), ('seed=-5', 'seed')])
+def test_values_of_overrides(capsys, tmp_path, setting, words):
+    fails(capsys, ['demo', '--out', tmp_path/'r', '--set', setting], words)
+    assert not (tmp_path/'r').exists()
+
+
+def test_empty_config(capsys, tmp_path): fails(capsys, ['run', config(tmp_path, ''), '--out', tmp_path/'r'], 'nothing')
+def test_bench_option_without_value(capsys): fails(capsys, ['bench', 'pocket', '--check', '--option', 'x'], 'key=value')
+def test_run_directory_without_a_name(capsys): fails(capsys, ['demo', '--out', ''], 'no name')
+
+
+def test_run_directory_is_a_file(capsys, tmp_path):
+    (tmp_path/'f').write_text('mine')
+    fails(capsys, ['demo', '--out', tmp_path/'f'/'r'], 'is a file')
+    assert (tmp_path/'f').read_text() == 'mine'
+
+
+def test_harness_file_that_is_not_text(capsys, tmp_path):
+    (tmp_path/'h.yaml').write_bytes(b'\xff\xfe\x00')
+    fails(capsys, ['run', config(tmp_path, f'stages: [evaluate]\nharnesses: [{tmp_path}/h.yaml]'), '--out', tmp_path/'r'], 'h.yaml')
+
+
+def test_half_written_part_names_the_file(capsys, tmp_path):
+    s = RunStore.create(tmp_path/'r', {'seed': 1})
+    (s.path/'rollouts').mkdir()
+    (s.path/'rollouts'/'u.parquet').write_bytes(b'PAR1 and no more')
+    fails(capsys, ['report', s.path], 'u.parquet')
+
+
+def test_run_file_of_the_wrong_kind(capsys, tmp_path):
+    (tmp_path/'r').mkdir()
+    (tmp_path/'r'/'run.json').write_text('[1]')
+    fails(capsys, ['report', tmp_path/'r'], 'run.json')

@@ -186,7 +186,8 @@ def as_call(text: str) -> ToolCall:
 def features(task: Task) -> list[str]:
     "What the instruction shows: kind, app, words for and against habits, and whether two conditions are named."
     words = task.instruction.split()
-    return [task.family.split('+')[0], task.payload['app'], *visible(task.instruction), *(['sized'] if set(words) & set(SIZES) else [])]
+    kind, app = 'write' if 'change' in words else 'read', next((w for w in words if w in APPS), 'no-app')
+    return [kind, app, *visible(task.instruction), *(['sized'] if set(words) & set(SIZES) else [])]
 
 def benchmark(seed: int = 0, train: int = 320, val: int = 150, test: int = 262) -> Pocket:
     "The registry's entry point."
