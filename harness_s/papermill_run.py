@@ -95,6 +95,8 @@ NOTICE = 'No run was given, so this page shows a MADE-UP run: its numbers mean n
 def open_runs(runs: str = '') -> list[RunStore]:
     "The stores of a comma-separated list of run directories; with none, one made-up run and a notice."
     dirs = [p.strip() for p in runs.split(',') if p.strip()]
+    same = {n for p in dirs if sum(Path(q).name == (n := Path(p).name) for q in dirs) > 1}
+    if same: raise UserError(f"runs: two of them are called {', '.join(sorted(same))}: runs are told apart by their folder's name, so give each once and rename the others")
     if dirs: return [RunStore.open(p) for p in dirs]
     source = checkout()/'tests'/'fakerun.py'
     if not source.is_file(): raise UserError(f'{source} is not there to make up a run: give runs=DIR, a run directory')
