@@ -36,12 +36,13 @@ def rank_correlation(frame: pl.DataFrame, rankings: Mapping[str, list[str]], see
 
 # %% ../../nbs/64_router.ipynb #9867bb6d
 def rescued(frame: pl.DataFrame, picks: Mapping[str, list[str]], h0: str) -> dict[str, float]:
-    "Per task that H0 fails throughout: 1.0 when a picked harness solves it with its first rollout, else 0.0."
+    "Per task that H0 fails throughout: 1.0 when a picked harness solves it, else 0.0. A harness picked n times counts with its first n rollouts."
     base = frame.filter(pl.col('harness_id') == h0).group_by('task_id').agg(lost=(pl.col('outcome') == 'fail').all())
     lost = set(base.filter('lost')['task_id'])
     if not len(base): raise UserError(f"router quality: no rollout of H0 ('{h0}'): give the id of the base harness that was run")
-    won = set(frame.filter((pl.col('outcome') == 'pass') & (pl.col('index') == pl.col('index').min().over('task_id', 'harness_id'))).select('task_id', 'harness_id').iter_rows())
-    return {t: float(any((t, h) in won for h in hs)) for t, hs in picks.items() if t in lost}
+    won: dict[tuple, list[bool]] = {}
+    for t, h, o in frame.sort('index').select('task_id', 'harness_id', 'outcome').iter_rows(): won.setdefault((t, h), []).append(o == 'pass')
+    return {t: float(any(any(won.get((t, h), ())[:hs.count(h)]) for h in set(hs))) for t, hs in picks.items() if t in lost}
 
 def rescue_table(frame: pl.DataFrame, picks: Mapping[str, Mapping[str, list[str]]], h0: str, against: str = 'random', seed: int = 0) -> pl.DataFrame:
     "Per selector: rescue rate with interval, n tasks, and the paired difference from the selector `against`."
