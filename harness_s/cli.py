@@ -9,8 +9,8 @@ from . import __version__
 from .core import UserError
 
 # %% auto #0
-__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_dash', 'cmd_evolve', 'cmd_route',
-           'cmd_evaluate', 'cmd_bench', 'cmd_report', 'cmd_experiment', 'cmd_doctor', 'parser', 'main']
+__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_evolve', 'cmd_route', 'cmd_evaluate',
+           'cmd_bench', 'cmd_report', 'cmd_dash', 'cmd_experiment', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -35,11 +35,6 @@ def cmd_train(a):
     from harness_s.config import load_config
     from harness_s.trainrun import train_run
     print(train_run(load_config(a.config, a.set), a.arm, a.out))
-
-def cmd_dash(a):
-    "Serve the dashboard of runs on 127.0.0.1."
-    from harness_s.dash.app import serve
-    serve(a.runs, a.port)
 
 def cmd_evolve(a):
     "Evolve a pool of sibling harnesses for a config's policy and freeze it; no training."
@@ -105,7 +100,6 @@ COMMANDS = {
     'demo': (cmd_demo, [OUT, ('--seed', dict(type=int, default=0)), ('--config', dict(default='demo', help='a packaged config (demo, demo-quick) or a file')), SET]),
     'run': (cmd_run, [('config', dict(metavar='CONFIG')), ('--out', dict(metavar='DIR', help=OUT[1]['help'])), ('--dry-run', dict(action='store_true', help='resolve every setting, count rollouts, tokens and memory, check what is installed')), SET]),
     'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, SET]),
-    'dash': (cmd_dash, [('runs', dict(nargs='+', metavar='RUN')), ('--port', dict(type=int, default=5006))]),
     'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,
                           ('--top', dict(type=_positive, default=5)), ('--json', dict(action='store_true'))]),

@@ -131,8 +131,9 @@ def test_a_real_server(tmp_path):
     python = os.environ.get('HARNESS_S_VLLM')
     if not python: pytest.skip('no vLLM: set HARNESS_S_VLLM to the python of an environment that has it')
     from peft import LoraConfig, get_peft_model
-    from harness_s.policy.torch import TorchPolicy, _smollm2, load_policy
-    here, folder, port = load_policy('smollm2'), _smollm2(), 18431
+    from harness_s.policy.torch import TorchPolicy, load_policy
+    from harness_s.policy.weights import NAMED
+    here, folder, port = load_policy('smollm2'), NAMED['smollm2'](), 18431
     env = {**os.environ, 'VLLM_ALLOW_RUNTIME_LORA_UPDATING': 'True', 'VLLM_CPU_KVCACHE_SPACE': '1', 'HF_HUB_OFFLINE': '1'}
     env.pop('PYTHONPATH', None)
     with open(tmp_path / 'log', 'w') as log:

