@@ -4,12 +4,13 @@
 
 # %% ../../nbs/64_router.ipynb #b2839260
 from __future__ import annotations
+import math
 from typing import Mapping
 import numpy as np
 import polars as pl
 from ..core import UserError
 from ..evaluate import compare, at_rank, oracle_bound, rank_table, score
-from ..stats import Estimate, mean_ci
+from ..stats import Estimate, mean_ci, pass_at_k
 
 # %% auto #0
 __all__ = ['rates', 'spearman', 'rank_correlation', 'rescued', 'rescue_table', 'router_quality']
@@ -36,13 +37,15 @@ def rank_correlation(frame: pl.DataFrame, rankings: Mapping[str, list[str]], see
 
 # %% ../../nbs/64_router.ipynb #9867bb6d
 def rescued(frame: pl.DataFrame, picks: Mapping[str, list[str]], h0: str) -> dict[str, float]:
-    "Per task that H0 fails throughout: 1.0 when a picked harness solves it, else 0.0. A harness picked n times counts with its first n rollouts."
+    "Per task that H0 fails throughout: the chance that the picks (a harness as often as it is named) solve it, from their rollouts."
+    count: dict[tuple, list[int]] = {}                     # (task, harness) -> [rollouts, passes]
+    for t, h, o in frame.select('task_id', 'harness_id', 'outcome').iter_rows():
+        c = count.setdefault((t, h), [0, 0]); c[0] += 1; c[1] += o == 'pass'
     base = frame.filter(pl.col('harness_id') == h0).group_by('task_id').agg(lost=(pl.col('outcome') == 'fail').all())
-    lost = set(base.filter('lost')['task_id'])
     if not len(base): raise UserError(f"router quality: no rollout of H0 ('{h0}'): give the id of the base harness that was run")
-    won: dict[tuple, list[bool]] = {}
-    for t, h, o in frame.sort('index').select('task_id', 'harness_id', 'outcome').iter_rows(): won.setdefault((t, h), []).append(o == 'pass')
-    return {t: float(any(any(won.get((t, h), ())[:hs.count(h)]) for h in set(hs))) for t, hs in picks.items() if t in lost}
+    lost = set(base.filter('lost')['task_id'])
+    miss = lambda t, hs: math.prod(1 - pass_at_k(*count.get((t, h), (0, 0)), hs.count(h)) for h in set(hs))
+    return {t: 1 - miss(t, hs) for t, hs in picks.items() if t in lost}
 
 def rescue_table(frame: pl.DataFrame, picks: Mapping[str, Mapping[str, list[str]]], h0: str, against: str = 'random', seed: int = 0) -> pl.DataFrame:
     "Per selector: rescue rate with interval, n tasks, and the paired difference from the selector `against`."
