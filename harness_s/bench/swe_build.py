@@ -211,8 +211,9 @@ def build_package(p: Package, out: Path, env: Path, quota: int, workers: int, se
         for i in range(0, len(order), workers):
             for op, fate, inst in pool.map(lambda fm: attempt(p, archive, env, base, texts, *fm), order[i:i + workers]):
                 if len(kept) == quota: continue
+                if inst is not None and any(inst.problem_statement == k.problem_statement for k in kept): fate, inst = 'same statement', None
                 fates[fate] += 1
-                if inst is not None and not any(inst.problem_statement == k.problem_statement for k in kept): kept.append(inst); ops[op] += 1
+                if inst is not None: kept.append(inst); ops[op] += 1
             say(f'{p.name}: {len(kept)} of {quota}, {sum(fates.values())} mutants tried')
             if len(kept) == quota: break
     row = dict(package=p.name, version=p.version, split=p.split, licence=p.licence, tests=len(base.ids), flaky=len(base.flaky), test_seconds=round(base.seconds, 2),
