@@ -84,7 +84,7 @@ def plan(dec: tuple[np.ndarray, np.ndarray, np.ndarray], fills: list[tuple[int, 
     if n:
         b = int(slots[-1]) + 1
         if b == n: rows = dest = None
-        elif whole and b <= 2 * n: rows, dest = None, slots
+        elif whole and b <= 1.5 * n: rows, dest = None, slots
         else: b, rows, dest = n, slots, None
         groups.append(_group(slots, pos, 0, b, 1, rows, dest, dtype, device))
     buckets: dict[int, list[int]] = {}
