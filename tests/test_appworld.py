@@ -167,7 +167,7 @@ print("tasks", os.listdir("/aw/data/tasks"), sorted(os.listdir("/aw/data")))
 print("own", os.listdir("/aw/data/tasks/{a.task.id}"))
 print(attempt(lambda: open("/aw/data/tasks/{a.task.id}/ground_truth/answer.json").read()))
 print(attempt(lambda: open({str(data/'data/tasks'/a.task.id/'ground_truth/answer.json')!r}).read()))
-print(attempt(lambda: open("/aw/data/tasks/{a.task.id}/specs.json", "w")), attempt(lambda: os.listdir("/work")), attempt(lambda: os.listdir("/home")))
+print(attempt(lambda: open("/aw/data/tasks/{a.task.id}/specs.json", "w")), attempt(lambda: os.listdir({str(Path.cwd())!r})), attempt(lambda: os.listdir("/home")))
 print(attempt(lambda: socket.create_connection(("127.0.0.1", 22), timeout=1)), [n for _, n in socket.if_nameindex()])
 found = [os.path.join(d, f) for top in ("/aw", "/door", "/tmp", "/dev/shm") for d, _, fs in os.walk(top) for f in fs if f != "s"]
 print("found", [f for f in found if os.path.isfile(f) and {SECRET[:6]!r} + {SECRET[6:]!r} in open(f, errors="ignore").read()])''').text

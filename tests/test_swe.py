@@ -77,7 +77,7 @@ print(sorted(n for _, n in socket.if_nameindex()), open("/proc/net/route").read(
 
 @needs_box
 def test_the_gold_is_not_to_be_read(agent, store):
-    tries = [f'cat {shlex.quote(str(store))}/instances.jsonl', 'ls /root /home /work /srv /var 2>&1', f'grep -rl {MARK} /repo /env /tmp /etc /root /home /srv /opt /var /run /dev/shm 2>/dev/null',
+    tries = [f'cat {shlex.quote(str(store))}/instances.jsonl', f'ls {Path.home()} {Path.cwd()} /home /srv /var 2>&1', f'grep -rl {MARK} /repo /env /tmp /etc {Path.home()} /home /srv /opt /var /run /dev/shm 2>/dev/null',
              'cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -i gold', 'find / -xdev -name "*.jsonl" -o -xdev -name "shop-1*" 2>/dev/null',
              f'ls -la /proc/1/root/ /proc/1/cwd/ 2>&1; cat /proc/1/root{store}/instances.jsonl', 'git log --all -p; git stash list; git fsck --lost-found 2>&1; git reflog --all']
     for cmd in tries:

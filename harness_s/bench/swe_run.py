@@ -252,12 +252,12 @@ def grade(inst: Instance, archive: str, env_dir: str | Path, agent: Path | None 
 # %% ../../nbs/10b_swe_run.ipynb #f1e027a9
 def copy_env(dest: Path) -> Path:
     "A folder with nothing but pytest and what it needs, copied from the running environment (the builder installs one with pip)."
-    import compileall, importlib.metadata as md
+    import compileall, re, importlib.metadata as md
     dest.mkdir(parents=True, exist_ok=True)
     for dist in ('pytest', 'pluggy', 'iniconfig', 'packaging', 'pygments'):
         for f in md.files(dist) or []:
             src = Path(f.locate())
             if '..' in f.parts or not src.is_file(): continue
             (dest / f).parent.mkdir(parents=True, exist_ok=True); shutil.copyfile(src, dest / f)
-    compileall.compile_dir(dest, quiet=2)      # a sandbox cannot write byte code, and would compile pytest again in every run
+    compileall.compile_dir(dest, quiet=2, rx=re.compile('pygments'))      # a sandbox cannot write byte code, and would compile pytest again in every run
     return dest
