@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from ..core import Task, ToolSpec, Trajectory
 from ..harness import load_harness
-from .base import Mechanism
+from .base import hook, mechanism, rule
 from .behave import Act, Behaviour, acts
 
 # %% auto #0
@@ -23,33 +23,25 @@ TOOLS = [
     ToolSpec(name='complete', description='End the task. Give the answer if the task asks a question, otherwise an empty text.', parameters={'answer': 'the answer, as short as it can be'}, finishes=True)]
 
 # %% ../../nbs/10g_appworld_ways.ipynb #468fca4f
-def _rule(slot: str, text: str) -> dict: return {'slot': slot, 'text': text}
-
 H0 = {'prompt_rules': {
-    'role': _rule('role', "You act for your supervisor in a world of apps, by Python code."),
-    'task': _rule('task_guidance', "Do what the supervisor asks, with the supervisor's own accounts. Passwords come from apis.supervisor.show_account_passwords(); most APIs want the access_token that an app's login gives."),
-    'finish': _rule('completion_guidance', 'When the task is done, call complete.')}}
-
-def _mech(id: str, causes: str, component: str, edit: dict, intent: str) -> Mechanism:
-    return Mechanism(id=id, causes=tuple(causes.split()), component=component, edit={component: edit}, intent=intent, brief=intent)
-
-def _hook(event: str, condition: str, message: str, action: str = 'warn', **parameters) -> dict:
-    return dict(event=event, condition=condition, action=action, message=message, parameters=parameters)
+    'role': rule('role', "You act for your supervisor in a world of apps, by Python code."),
+    'task': rule('task_guidance', "Do what the supervisor asks, with the supervisor's own accounts. Passwords come from apis.supervisor.show_account_passwords(); most APIs want the access_token that an app's login gives."),
+    'finish': rule('completion_guidance', 'When the task is done, call complete.')}}
 
 CATALOGUE = (
-    _mech('docs_first', 'undocumented_call error_unhandled', 'prompt_rules', {'docs_first': _rule('action_guidance', "Before you call an API for the first time, look up its documentation with api_docs.")}, 'documentation before first use'),
-    _mech('all_pages', 'page_skipped wrong_answer', 'prompt_rules', {'all_pages': _rule('action_guidance', 'Lists come in pages. Loop over page_index until a page comes back empty; the first page is not everything.')}, 'loop over pages'),
-    _mech('both_conditions', 'wrong_write wrong_answer', 'prompt_rules', {'both': _rule('action_guidance', 'If the request combines conditions, get the records for each and take those that meet all of them.')}, 'meet all conditions'),
-    _mech('read_back', 'write_unverified wrong_write', 'hooks', {'read_back': _hook('before_finish', 'write_without_readback', 'Read back what you changed before you complete the task.', 'block')}, 'read back before completing'),
-    _mech('batch', 'budget_exhausted', 'prompt_rules', {'batch': _rule('action_guidance', 'Do several steps in one block of code where they follow from each other.')}, 'several calls in a block'),
-    _mech('keep_a_step', 'budget_exhausted', 'hooks', {'keep_a_step': _hook('after_tool', 'remaining_steps_lte', 'The budget is low: finish what is needed and call complete.', threshold=3)}, 'reserve a step for completion'),
-    _mech('no_repeats', 'repeated_action error_unhandled', 'hooks', {'no_repeats': _hook('before_tool', 'repeated_action', 'This code has just run. Change it before you run it again.', 'block')}, 'no repeated code'),
-    _mech('read_error', 'error_unhandled write_failed undocumented_call', 'hooks', {'read_error': _hook('after_tool', 'tool_error', 'Read the error. Look up the API that failed, then correct the call.')}, 'react to errors'),
-    _mech('empty', 'empty_unfollowed', 'hooks', {'empty': _hook('after_tool', 'empty_result', 'Nothing was printed. Print what you need to see.')}, 'print results'),
-    _mech('login', 'error_unhandled undocumented_call', 'skills', {'login': {'name': 'login', 'when': [], 'body': "To log in: passwords = {p['account_name']: p['password'] for p in apis.supervisor.show_account_passwords()}; then access_token = apis.APP.login(username=..., password=passwords['APP'])['access_token']."}}, 'how to log in'),
-    _mech('notes', 'repeated_action budget_exhausted', 'memory', {'enabled': True, 'write_when': 'always', 'max_items': 6, 'item_chars': 200, 'recall_every': 5}, 'keep notes of results'),
-    _mech('short', 'budget_exhausted', 'context', {'observation_chars': 4000}, 'short observations'),
-    _mech('docs_tool_first', 'undocumented_call', 'tool_view', {'order': ['api_docs', 'execute', 'complete']}, 'documentation tool first'))
+    mechanism('docs_first', 'undocumented_call error_unhandled', 'prompt_rules', {'docs_first': rule('action_guidance', "Before you call an API for the first time, look up its documentation with api_docs.")}, 'documentation before first use'),
+    mechanism('all_pages', 'page_skipped wrong_answer', 'prompt_rules', {'all_pages': rule('action_guidance', 'Lists come in pages. Loop over page_index until a page comes back empty; the first page is not everything.')}, 'loop over pages'),
+    mechanism('both_conditions', 'wrong_write wrong_answer', 'prompt_rules', {'both': rule('action_guidance', 'If the request combines conditions, get the records for each and take those that meet all of them.')}, 'meet all conditions'),
+    mechanism('read_back', 'write_unverified wrong_write', 'hooks', {'read_back': hook('before_finish', 'write_without_readback', 'Read back what you changed before you complete the task.', 'block')}, 'read back before completing'),
+    mechanism('batch', 'budget_exhausted', 'prompt_rules', {'batch': rule('action_guidance', 'Do several steps in one block of code where they follow from each other.')}, 'several calls in a block'),
+    mechanism('keep_a_step', 'budget_exhausted', 'hooks', {'keep_a_step': hook('after_tool', 'remaining_steps_lte', 'The budget is low: finish what is needed and call complete.', threshold=3)}, 'reserve a step for completion'),
+    mechanism('no_repeats', 'repeated_action error_unhandled', 'hooks', {'no_repeats': hook('before_tool', 'repeated_action', 'This code has just run. Change it before you run it again.', 'block')}, 'no repeated code'),
+    mechanism('read_error', 'error_unhandled write_failed undocumented_call', 'hooks', {'read_error': hook('after_tool', 'tool_error', 'Read the error. Look up the API that failed, then correct the call.')}, 'react to errors'),
+    mechanism('empty', 'empty_unfollowed', 'hooks', {'empty': hook('after_tool', 'empty_result', 'Nothing was printed. Print what you need to see.')}, 'print results'),
+    mechanism('login', 'error_unhandled undocumented_call', 'skills', {'login': {'name': 'login', 'when': [], 'body': "To log in: passwords = {p['account_name']: p['password'] for p in apis.supervisor.show_account_passwords()}; then access_token = apis.APP.login(username=..., password=passwords['APP'])['access_token']."}}, 'how to log in'),
+    mechanism('notes', 'repeated_action budget_exhausted', 'memory', {'enabled': True, 'write_when': 'always', 'max_items': 6, 'item_chars': 200, 'recall_every': 5}, 'keep notes of results'),
+    mechanism('short', 'budget_exhausted', 'context', {'observation_chars': 4000}, 'short observations'),
+    mechanism('docs_tool_first', 'undocumented_call', 'tool_view', {'order': ['api_docs', 'execute', 'complete']}, 'documentation tool first'))
 
 # %% ../../nbs/10g_appworld_ways.ipynb #3b985a33
 LOOKUP, FINISH = 'api_docs', ('supervisor', 'complete_task')

@@ -11,7 +11,8 @@ from ..core import Frozen, Task, Verdict, ToolSpec, ToolCall, Observation, UserE
 from ..harness import Harness
 
 # %% auto #0
-__all__ = ['SPLITS', 'Environment', 'Mechanism', 'Benchmark', 'register', 'get_benchmark', 'play', 'overlaps', 'check']
+__all__ = ['SPLITS', 'Environment', 'Mechanism', 'rule', 'hook', 'mechanism', 'Benchmark', 'register', 'get_benchmark', 'play',
+           'overlaps', 'check']
 
 # %% ../../nbs/10_bench.ipynb #cfe08541
 @runtime_checkable
@@ -45,6 +46,19 @@ class Mechanism(Frozen):
     def state(self) -> dict[str, Any]:
         "The fragment of this mechanism's own component."
         return self.edit.get(self.component, self.edit)
+
+# %% ../../nbs/10_bench.ipynb #b31459bd
+def rule(slot: str, text: str) -> dict:
+    "A prompt rule."
+    return {'slot': slot, 'text': text}
+
+def hook(event: str, condition: str, message: str, action: str = 'warn', **parameters) -> dict:
+    "A hook."
+    return dict(event=event, condition=condition, action=action, message=message, parameters=parameters)
+
+def mechanism(id: str, causes: str, component: str, edit: dict, intent: str) -> Mechanism:
+    "A mechanism; `causes` are separated by spaces, `edit` is the fragment of `component`, the intent is also the brief."
+    return Mechanism(id=id, causes=tuple(causes.split()), component=component, edit={component: edit}, intent=intent, brief=intent)
 
 # %% ../../nbs/10_bench.ipynb #80c98dfc
 @runtime_checkable

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from ..core import Task, ToolSpec, Trajectory
 from ..harness import load_harness
-from .base import Mechanism
+from .base import hook, mechanism, rule
 from .behave import Act, Behaviour, acts
 
 # %% auto #0
@@ -22,34 +22,26 @@ TOOLS = [
     ToolSpec(name='submit', description='End the task. The repository as it is will be graded.', finishes=True)]
 
 # %% ../../nbs/10e_swe_ways.ipynb #0a51aac6
-def _rule(slot: str, text: str) -> dict: return {'slot': slot, 'text': text}
-
 H0 = {'prompt_rules': {
-    'role': _rule('role', 'You are a software engineer. You work in a repository through tools.'),
-    'task': _rule('task_guidance', 'The user reports a fault. Find its cause in the source and correct it.'),
-    'finish': _rule('completion_guidance', 'When the fault is corrected, call submit.')}}
+    'role': rule('role', 'You are a software engineer. You work in a repository through tools.'),
+    'task': rule('task_guidance', 'The user reports a fault. Find its cause in the source and correct it.'),
+    'finish': rule('completion_guidance', 'When the fault is corrected, call submit.')}}
 
 # %% ../../nbs/10e_swe_ways.ipynb #a4ed33db
-def _mech(id: str, causes: str, component: str, edit: dict, intent: str) -> Mechanism:
-    return Mechanism(id=id, causes=tuple(causes.split()), component=component, edit={component: edit}, intent=intent, brief=intent)
-
-def _hook(event: str, condition: str, message: str, action: str = 'warn', **parameters) -> dict:
-    return dict(event=event, condition=condition, action=action, message=message, parameters=parameters)
-
 CATALOGUE = (
-    _mech('reproduce', 'wrong_write finished_early edit_untested', 'prompt_rules', {'reproduce': _rule('action_guidance', 'First run the code of the report with python -c and see it fail. Change the source only then.')}, 'reproduce before editing'),
-    _mech('assertions', 'edit_untested write_unverified', 'prompt_rules', {'assertions': _rule('action_guidance', 'After each change run short assertions of your own: python -c "... assert ...". Do so above all where the tests cannot run.')}, 'write assertion checks'),
-    _mech('retest', 'broke_other_tests edit_untested', 'prompt_rules', {'retest': _rule('completion_guidance', 'Before you submit, run the whole test suite, and the code of the report once more.')}, 'retest everything before submitting'),
-    _mech('small_change', 'broke_other_tests wrong_write', 'prompt_rules', {'small': _rule('task_guidance', 'The fault is in one place. Make the smallest change that mends it, and undo what did not help.')}, 'one small change'),
-    _mech('diff_first', 'broke_other_tests write_unverified', 'hooks', {'diff': _hook('before_finish', 'write_without_readback', 'Look at your change with git diff before you submit.', 'block')}, 'inspect the diff before submitting'),
-    _mech('edit_needed', 'finished_without_write finished_early', 'hooks', {'edit_needed': _hook('before_finish', 'first_use_of', 'Nothing is graded but the source. Submit only when you have changed it.', 'block', tool='submit')}, 'no submission without a change'),
-    _mech('other_way', 'repeated_action error_unhandled', 'hooks', {'other_way': _hook('before_tool', 'repeated_action', 'The same call gives the same answer. Try another way.', 'block')}, 'no repeated calls'),
-    _mech('read_error', 'error_unhandled write_failed', 'hooks', {'read_error': _hook('after_tool', 'tool_error', 'Read the error. If an edit failed, view the file and copy the old text exactly.')}, 'react to errors'),
-    _mech('keep_a_step', 'budget_exhausted', 'hooks', {'keep_a_step': _hook('after_tool', 'remaining_steps_lte', 'Few steps are left: make the change now and submit.', threshold=4)}, 'reserve steps for the change'),
-    _mech('short_output', 'budget_exhausted page_skipped', 'context', {'observation_chars': 3000}, 'short observations'),
-    _mech('search_skill', 'repeated_action finished_without_write budget_exhausted', 'skills', {'search': {'name': 'search', 'when': [], 'body': 'To find the cause, grep -rn for the names in the report, then view the functions that come up, from the public one inwards.'}}, 'search from the report inwards'),
-    _mech('notes', 'budget_exhausted repeated_action', 'memory', {'enabled': True, 'write_when': 'after_write', 'max_items': 6, 'recall_every': 4}, 'remember what was changed'),
-    _mech('describe_view', 'page_skipped error_unhandled', 'tool_view', {'describe': {'view': 'Show numbered lines of a file. Give a range such as 20-80; ask for the next range until you have seen the whole function.'}}, 'view by ranges'))
+    mechanism('reproduce', 'wrong_write finished_early edit_untested', 'prompt_rules', {'reproduce': rule('action_guidance', 'First run the code of the report with python -c and see it fail. Change the source only then.')}, 'reproduce before editing'),
+    mechanism('assertions', 'edit_untested write_unverified', 'prompt_rules', {'assertions': rule('action_guidance', 'After each change run short assertions of your own: python -c "... assert ...". Do so above all where the tests cannot run.')}, 'write assertion checks'),
+    mechanism('retest', 'broke_other_tests edit_untested', 'prompt_rules', {'retest': rule('completion_guidance', 'Before you submit, run the whole test suite, and the code of the report once more.')}, 'retest everything before submitting'),
+    mechanism('small_change', 'broke_other_tests wrong_write', 'prompt_rules', {'small': rule('task_guidance', 'The fault is in one place. Make the smallest change that mends it, and undo what did not help.')}, 'one small change'),
+    mechanism('diff_first', 'broke_other_tests write_unverified', 'hooks', {'diff': hook('before_finish', 'write_without_readback', 'Look at your change with git diff before you submit.', 'block')}, 'inspect the diff before submitting'),
+    mechanism('edit_needed', 'finished_without_write finished_early', 'hooks', {'edit_needed': hook('before_finish', 'first_use_of', 'Nothing is graded but the source. Submit only when you have changed it.', 'block', tool='submit')}, 'no submission without a change'),
+    mechanism('other_way', 'repeated_action error_unhandled', 'hooks', {'other_way': hook('before_tool', 'repeated_action', 'The same call gives the same answer. Try another way.', 'block')}, 'no repeated calls'),
+    mechanism('read_error', 'error_unhandled write_failed', 'hooks', {'read_error': hook('after_tool', 'tool_error', 'Read the error. If an edit failed, view the file and copy the old text exactly.')}, 'react to errors'),
+    mechanism('keep_a_step', 'budget_exhausted', 'hooks', {'keep_a_step': hook('after_tool', 'remaining_steps_lte', 'Few steps are left: make the change now and submit.', threshold=4)}, 'reserve steps for the change'),
+    mechanism('short_output', 'budget_exhausted page_skipped', 'context', {'observation_chars': 3000}, 'short observations'),
+    mechanism('search_skill', 'repeated_action finished_without_write budget_exhausted', 'skills', {'search': {'name': 'search', 'when': [], 'body': 'To find the cause, grep -rn for the names in the report, then view the functions that come up, from the public one inwards.'}}, 'search from the report inwards'),
+    mechanism('notes', 'budget_exhausted repeated_action', 'memory', {'enabled': True, 'write_when': 'after_write', 'max_items': 6, 'recall_every': 4}, 'remember what was changed'),
+    mechanism('describe_view', 'page_skipped error_unhandled', 'tool_view', {'describe': {'view': 'Show numbered lines of a file. Give a range such as 20-80; ask for the next range until you have seen the whole function.'}}, 'view by ranges'))
 
 # %% ../../nbs/10e_swe_ways.ipynb #eaed43d0
 ASSERTION = re.compile(r'\bassert\b|\bassert[A-Z]\w+\(|assert_\w+\(')

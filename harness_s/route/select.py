@@ -131,6 +131,9 @@ class _Ranked:
         best = self.router.top(task, self.distinct)
         return sorted((best[i % len(best)] for i in range(k)), key=best.index)
     def select(self, task: Task, k: int) -> list[Harness]: return [self.router.pool[i] for i in self.ids(task, k)]
+    def ballot_rows(self, tasks: Sequence[Task]) -> list[dict]:
+        "The ballots behind the choice for `tasks`: valid, invalid and abstaining alike."
+        return self.router.ballot_rows(tasks, self.with_h0)
     def update(self, evidence: Evidence):
         if self.listens: self.router.update(evidence)
 
