@@ -105,6 +105,7 @@ class EvalConfig(Frozen):
     split: Literal['train', 'val', 'test'] = 'test'
     tasks: int | None = Field(None, ge=1)               # None = all
     rollouts: int = Field(3, ge=1)
+    ranks: int = Field(1, ge=1)                         # how many of the router's ranks are run, where it is asked: 1 = Rank-1 only
 
 class ScaleConfig(Frozen):
     "What the dry run counts with: the machine that a run is meant for. 0 GPUs = this process on a CPU."

@@ -134,7 +134,7 @@ def eval_tasks(config: RunConfig, bench) -> list:
     return tasks[:config.evaluate.tasks]
 
 def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, clock: Clock, step: int, ranked: bool):
-    "H0 on every evaluation task, and Rank-1 when `ranked`."
+    "H0 on every evaluation task, and the router's first `evaluate.ranks` ranks when `ranked`."
     from harness_s.evaluate import evaluate
     from harness_s.route.select import Router, calibrate, make_voters
     tasks = eval_tasks(config, bench)
@@ -145,9 +145,9 @@ def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunSt
     with clock('calibrate'): evidence = calibrate(policy, pool, bench, config, store, step, f'{name}-{step}' if step else '0')
     with clock('evaluate'):
         router = Router(pool, bench, evidence, make_voters(config, store), config.seed)
-        first = {t.id: pool[r[0][0]] for t, r in zip(tasks, router.rankings(tasks, True))}      # every choice stands before the first rollout
+        order = router.rankings(tasks, True)                                                    # every choice stands before the first rollout
         if not store.has('ballots', f'eval-{name}'): store.append('ballots', f'eval-{name}', [dict(arm=name, **b) for b in router.ballot_rows(tasks)])
-        go(first, 'rank1')
+        for i in range(min(config.evaluate.ranks, len(pool.ids))): go({t.id: pool[r[i][0]] for t, r in zip(tasks, order)}, f'rank{i + 1}')
 
 RANKED = ('base', 'top8_adaptive')
 
