@@ -52,14 +52,15 @@ def trainer_gradient(policy, groups, temperature=1.0, lora=None, **options):
     return seen['grad'], rows[0], len(seen['micro'])
 
 
-@pytest.mark.parametrize('make', [llama, qwen])
-def test_gradient_equals_reference_in_any_layout(make):
-    "Proof 1, through the whole trainer: uneven lengths, several rows, missing members, an empty group, a uniform group; 1, 2 and 4 micro-batches."
+@pytest.mark.parametrize('make,dtype,tol', [(llama, torch.float64, 1e-9), (qwen, torch.float64, 1e-7), (qwen, torch.float32, 1e-6)])
+def test_gradient_equals_reference_in_any_layout(make, dtype, tol):
+    """Proof 1, through the whole trainer: uneven lengths, several rows, missing members, an empty group, a uniform group; 1, 2 and 4 micro-batches.
+
+    In double precision what is left is rounding, 1e-16; Qwen3.5's linear attention casts to fp32 whatever it is given, hence 1e-8 there."""
     groups = made_up(3) + made_up(4, ('fail',) * 4, n=1) + made_up(5, ('pass', 'missing'), n=1) + [Group(GroupKey('r', 'a', 0, 'none', 9), [])]
-    dtype = torch.float64 if make is llama else torch.float32
-    policy = lambda: make() if make is qwen else llama(dtype=dtype)
+    policy = lambda: make(dtype=dtype)
     want, loss = reference_gradient(policy(), groups, temperature=.8)
-    counts, tol = set(), 1e-6 if dtype == torch.float64 else 5e-6      # its linear attention computes in fp32 whatever it is given
+    counts = set()
     lengths = [len(r.ids) for r in train_rows(groups)]
     budget = {len(plan_micro_batches(lengths, b)[0]): b for b in range(20, 400)}
     for tokens in (budget[1], budget[2], budget[4], 1):

@@ -15,14 +15,14 @@ def llama(seed=0, dtype=torch.float32, hidden=16, layers=2):
         num_key_value_heads=2, max_position_embeddings=2048, initializer_range=.15)).to(dtype), TOK, name='tiny')
 
 
-def qwen(seed=0):
+def qwen(seed=0, dtype=torch.float32):
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
     torch.manual_seed(seed)
     c = Qwen3_5TextConfig(
         vocab_size=len(TOK), hidden_size=16, intermediate_size=32, num_hidden_layers=2, layer_types=['linear_attention', 'full_attention'],
         num_attention_heads=2, num_key_value_heads=1, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=2,
         linear_key_head_dim=8, linear_value_head_dim=8, max_position_embeddings=2048, initializer_range=.15)
-    return TorchPolicy(Qwen3_5ForCausalLM(c), TOK, name='tiny-qwen')
+    return TorchPolicy(Qwen3_5ForCausalLM(c).to(dtype), TOK, name='tiny-qwen')
 
 
 def flat(model, grad=False):

@@ -159,7 +159,7 @@ def _training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor
         with nullcontext() if last else self.accelerator.no_sync(model):
             loss = self.compute_loss(model, mb)
             self.accelerator.backward(loss)
-        total += loss.detach()
+        total = total + loss.detach()      # in the precision of the loss
     self._step += 1
     self._last_loss = float(total)
     if not math.isfinite(self._last_loss): raise UserError(f'update {self.updates_done}: the loss is {self._last_loss}: lower train.lr, or look at the rollouts of this update')
