@@ -37,16 +37,25 @@ def browser():
 
 
 @pytest.fixture
-def page(browser):
-    "A tab at 1280 x 800 that fails the test on console errors, outside requests and executed text."
-    pg, bad = browser.new_page(viewport=dict(width=1280, height=800)), []
-    pg.set_default_timeout(WAIT)
-    pg.on('console', lambda m: bad.append(m.text) if m.type == 'error' else None); pg.on('pageerror', lambda e: bad.append(str(e)))
-    pg.on('request', lambda r: bad.append('outside: ' + r.url) if '127.0.0.1' not in r.url and not r.url.startswith(('data:', 'blob:')) else None)
-    yield pg
+def tab(browser):
+    "Makes tabs of 1280 x 800 that fail the test on console errors, outside requests and executed text."
+    tabs, bad = [], []
+    def new():
+        pg = browser.new_page(viewport=dict(width=1280, height=800)); tabs.append(pg)
+        pg.set_default_timeout(WAIT)
+        pg.on('console', lambda m: bad.append(m.text) if m.type == 'error' else None); pg.on('pageerror', lambda e: bad.append(str(e)))
+        pg.on('request', lambda r: bad.append('outside: ' + r.url) if '127.0.0.1' not in r.url and not r.url.startswith(('data:', 'blob:')) else None)
+        return pg
+    yield new
     assert not bad, bad
-    assert pg.evaluate('window.hacked') is None
-    pg.close()
+    for pg in tabs:
+        if pg.is_closed(): continue
+        assert pg.evaluate('window.hacked') is None
+        pg.close()
+
+
+@pytest.fixture
+def page(tab): return tab()
 
 
 def go(tab, server, **query):
@@ -158,13 +167,49 @@ def test_exports(page, server):
     assert 'plotly' in Path(d.value.path()).read_text()[:6_000_000]
 
 
-def test_live_run_grows(page, server):
+def grow(store, unit, n=24):
+    "Write `n` more rollouts as part `unit`."
     import fakerun
-    store = server[2]; go(page, server, page='overview', run='other')
-    n = len(store.scan('rollouts').select('id').collect()); page.locator('.stamp').get_by_text(f'{n:,} rollouts').wait_for()
-    h0 = fakerun.pool_of()[0]; ts = fakerun.tasks('train')
-    store.save_trajectories('train-grpo-00099-first', [fakerun.trajectory(t, h0, 0, ('live',), .5) for t in ts], tasks={t.id: t for t in ts}, stage='train', arm='grpo', step=99, phase='first')
-    page.locator('.stamp').get_by_text(f'{n + len(ts):,} rollouts').wait_for()
+    h0 = fakerun.pool_of()[0]; ts = fakerun.tasks('train')[:n]
+    store.save_trajectories(unit, [fakerun.trajectory(t, h0, 0, (unit,), .5) for t in ts], tasks={t.id: t for t in ts}, stage='train', arm='grpo', step=99, phase='first')
+
+
+def shown(pg, store):
+    "Wait until the tab's stamp counts every rollout of the store."
+    n = len(store.scan('rollouts').select('id').collect()); pg.locator('.stamp').get_by_text(f'{n:,} rollouts').wait_for()
+
+
+def test_live_run_grows_in_every_tab(tab, server):
+    "Tabs share what was read of a run: whichever of them reads a new part, all draw it, also one that was only just opened."
+    from harness_s.dash.data import open_run
+    store, old = server[2], tab(); go(old, server, page='overview', run='other'); shown(old, store)
+    new = tab(); go(new, server, page='training', run='other'); shown(new, store)
+    grow(store, 'train-grpo-00097-first')
+    for pg in (old, new): shown(pg, store)
+    last = tab(); go(last, server, page='overview', run='other')
+    grow(store, 'train-grpo-00098-first'); assert open_run(store.path).refresh()          # read for another session before this tab looked for the first time
+    for pg in (last, new, old): shown(pg, store)
+
+
+def test_end_of_a_live_run_is_shown(page, server):
+    "The last parts may come together with the end."
+    store = server[2]; go(page, server, page='overview', run='other'); shown(page, store)
+    try:
+        grow(store, 'train-grpo-00099-first'); store.update(status='done')
+        shown(page, store); page.locator('.stamp').get_by_text('done').wait_for()
+    finally: store.update(status='running')
+
+
+def test_closed_tab_looks_at_nothing(tab, server, monkeypatch):
+    from harness_s.dash.data import LiveRun
+    looks, refresh = [], LiveRun.refresh
+    monkeypatch.setattr(LiveRun, 'refresh', lambda self: (looks.append(self.path.name), refresh(self))[1])
+    pg = tab(); go(pg, server, page='overview', run='other')
+    end = time.time() + 60
+    while not looks and time.time() < end: pg.wait_for_timeout(200)
+    assert looks, 'an open tab looks at its run'
+    pg.close(); time.sleep(2); looks.clear(); time.sleep(9)
+    assert not looks, 'sessions of closed tabs went on looking'
 
 
 def test_only_its_own_origin(server):

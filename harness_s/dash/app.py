@@ -32,6 +32,7 @@ def build(runs: dict):
     pick = select('run', list(runs), v.state.run, lambda r: v.state.param.update(run=r, traj='', beside='', task='', harness='', stage='', at=0), 200)
     v.state.param.watch(lambda e: e.new in runs and setattr(pick, 'value', e.new), 'run')
     def draw(*_):
+        v.drawn = _mark(v.run)             # before reading: what comes meanwhile is noticed by the next look
         for p, b in buttons.items(): b.button_type = 'primary' if p == v.state.page else 'light'
         body.loading = True
         try: parts = pages()[v.state.page](v)
@@ -54,16 +55,20 @@ def _figures_later(body):
     pn.state.onload(show)
 
 # %% ../../nbs/95_dash_app.ipynb #ba914505
+def _mark(run) -> tuple:
+    "What a session has drawn of a run: its folder, the version of what was read, its status."
+    return run.path, run.version, run.run.get('status')
+
 def _follow(v, draw: Callable, every_ms: int = 4000):
-    "Refresh the shown run while its status is `running`."
+    "Look at the shown run every few seconds; draw what is newer than `v.drawn`."
     import panel as pn
-    shown = {}
+    doc = pn.state.curdoc
     async def tick():
-        run = v.run; last = shown.setdefault(run.path, run.version)
-        if run.run.get('status') == 'running': await asyncio.to_thread(run.refresh)
-        if run.version != last and v.state.page != 'trajectory':     # another session may have read the new parts
-            shown[run.path] = run.version; draw()
-    if pn.state.curdoc and pn.state.curdoc.session_context: pn.state.add_periodic_callback(tick, every_ms)
+        session = doc.session_context.session
+        if session is None or not session.connection_count: return
+        if 'running' in (_mark(v.run)[2], v.drawn[2]): await asyncio.to_thread(v.run.refresh)
+        if _mark(v.run) != v.drawn and v.state.page != 'trajectory': draw()
+    if doc and doc.session_context: pn.state.add_periodic_callback(tick, every_ms)
 
 # %% ../../nbs/95_dash_app.ipynb #c9ecef61
 def open_runs(paths: Iterable[Path | str]) -> dict:
