@@ -10,7 +10,7 @@ cfg = ini['DEFAULT']
 
 core = ['pydantic>=2.9', 'pyyaml>=6', 'numpy>=1.26', 'polars>=1.30', 'tqdm>=4.66', 'psutil>=5.9', 'scipy>=1.11', 'scikit-learn>=1.4',
         'plotly>=6.3,<7', 'sqlglot>=26', 'regex>=2024.5', 'safetensors>=0.4', 'torch>=2.6,<3', 'transformers>=5.20,<6', 'trl>=1.16,<2', 'peft>=0.19', 'accelerate>=1.10',
-        'datasets>=3']
+        'datasets>=3', 'numba>=0.61']
 llm = ['litellm>=1.80']
 dash = ['panel>=1.9,<2', 'bokeh>=3.8,<4', 'ipywidgets>=8.1', 'jupyterlab>=4.4', 'papermill>=2.7']
 extras = {
@@ -31,7 +31,7 @@ setup(
     author=cfg['author'], author_email=cfg['author_email'], keywords=cfg['keywords'].split(),
     long_description=(here/'README.md').read_text(encoding='utf-8') if (here/'README.md').exists() else '', long_description_content_type='text/markdown',
     packages=find_packages(include=['harness_s', 'harness_s.*']), include_package_data=True,
-    package_data={'harness_s': ['configs/*', 'configs/accelerate/*', 'assets/**/*']}, python_requires=f">={cfg['min_python']}",
+    package_data={'harness_s': ['configs/*', 'configs/accelerate/*', 'configs/studies/*', 'assets/**/*']}, python_requires=f">={cfg['min_python']}",
     install_requires=core, extras_require=extras, zip_safe=False,
     entry_points={'console_scripts': ['harness-s=harness_s.cli:main'], 'nbdev': ['harness_s=harness_s._modidx:d']},
     classifiers=['Development Status :: 3 - Alpha', 'Intended Audience :: Science/Research', 'License :: OSI Approved :: Apache Software License', 'Programming Language :: Python :: 3'],

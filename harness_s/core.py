@@ -14,9 +14,11 @@ __all__ = ['Outcome', 'canonical_json', 'content_hash', 'derive_seed', 'Frozen',
            'ToolCall', 'Observation', 'Limits', 'Sampling', 'Row', 'Turn', 'Trajectory', 'GroupKey', 'UserError']
 
 # %% ../nbs/00_core.ipynb #d99f42ba
+_encode = json.JSONEncoder(sort_keys=True, separators=(',', ':'), ensure_ascii=False, default=str).encode
+
 def canonical_json(obj: Any) -> str:
     "JSON with sorted keys and no spaces: equal values give equal text."
-    return json.dumps(obj, sort_keys=True, separators=(',', ':'), ensure_ascii=False, default=str)
+    return _encode(obj)
 
 def content_hash(obj: Any, n: int = 12) -> str:
     "The first `n` hexadecimal digits of the SHA-256 of `obj`'s canonical JSON."

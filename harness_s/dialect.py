@@ -29,7 +29,7 @@ class WordsDialect:
     def system(self, parts): return '\n'.join(line for lines in parts.values() for line in lines if line)
 
     def tools(self, specs, examples=()):
-        return ' '.join(filter(None, [w for s in specs for w in (s.name, s.description)] + list(examples)))
+        return ' '.join(filter(None, [w for s in specs for w in (s.name, *s.parameters, s.description)] + list(examples)))
 
     def parse(self, text, specs):
         known, calls = {s.name: s for s in specs}, []

@@ -20,10 +20,12 @@ class Facts:
     call: ToolCall | None = None
     spec: ToolSpec | None = None
     obs: Observation | None = None
-    repeated: bool = False
+    last: ToolCall | None = None
     first_use: bool = False
     unread_write: bool = False
 
+    @property
+    def repeated(self) -> bool: return self.call is not None and self.call == self.last
     @property
     def wrote(self) -> bool:
         "Whether the call wrote: the observation knows best, then the tool's flag."
@@ -71,7 +73,7 @@ class HarnessSession:
             'memory': self.notes if self.h.memory.enabled else [], 'completion_guidance': rules('completion_guidance')})
 
     def facts(self, call=None, obs=None) -> Facts:
-        return Facts(self.remaining, call, self.by_name.get(call.name) if call else None, obs, repeated=call is not None and call == self.last_call,
+        return Facts(self.remaining, call, self.by_name.get(call.name) if call else None, obs, self.last_call,
                      first_use=call is not None and call.name not in self.used, unread_write=self.unread_write)
 
     def fire(self, event: str, facts: Facts) -> tuple[list[str], str | None]:

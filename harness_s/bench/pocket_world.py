@@ -54,6 +54,7 @@ def _open_db() -> sqlite3.Connection:
         for table in ('items', 'app'): db.execute(f'delete from {table}')
     else:
         db = sqlite3.connect(':memory:', isolation_level=None, check_same_thread=False)
+        db.execute('pragma journal_mode = off')     # nothing is ever rolled back
         for s in _SCHEMA.split(';'): db.execute(s)
     return db
 

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers.cache_utils import Cache, CacheLayerMixin
+from .kernel import RaggedAttention, compiled
 
 # %% auto #0
-__all__ = ['log_distribution', 'draw', 'Group', 'Step', 'plan', 'KVStore', 'ModelForward', 'plain_llama', 'merged_weight',
+__all__ = ['log_distribution', 'draw', 'Group', 'Step', 'plan', 'pack', 'KVStore', 'ModelForward', 'plain_llama', 'merged_weight',
            'LlamaForward']
 
 # %% ../../nbs/16_ragged.ipynb #75505ae7
@@ -106,6 +107,15 @@ def plan(dec: tuple[np.ndarray, np.ndarray, np.ndarray], fills: list[tuple[int, 
     last = np.concatenate([np.arange(len(slots)), np.array([end[i] for i in wanted], np.int64)]).astype(np.int64)
     return Step(cat(I), cat(P), cat(S), groups, torch.from_numpy(last).to(device))
 
+def pack(dec: tuple[np.ndarray, np.ndarray, np.ndarray], fills: list[tuple[int, int, list[int]]], wanted: list[int]) -> Step:
+    "As `plan`, without rectangles, for a forward that attends token by token (CPU)."
+    slots, pos, ids = dec
+    sizes = np.array([len(t) for _, _, t in fills], np.int64); ends = len(slots) + sizes.cumsum() - 1
+    join = lambda own, more: torch.from_numpy(np.concatenate([own, more]).astype(np.int64, copy=False))
+    start = np.array([f for _, f, _ in fills], np.int64) - (sizes.cumsum() - sizes)
+    return Step(join(ids, [x for *_, t in fills for x in t]), join(pos, np.arange(sizes.sum()) + np.repeat(start, sizes)),
+                join(slots, np.repeat(np.array([s for s, *_ in fills], np.int64), sizes)), [], join(np.arange(len(slots)), ends[wanted]))
+
 # %% ../../nbs/16_ragged.ipynb #ebe9b4be
 class KVStore:
     "Keys and values of all rows. `copy` gives one row the first `n` tokens of another (a shared prompt)."
@@ -173,6 +183,7 @@ class ModelForward:
         self.kv_shape = (c.num_hidden_layers, heads, getattr(c, 'head_dim', None) or c.hidden_size // c.num_attention_heads)
     def read(self): self.device = self.model.device
     def new_cache(self) -> KVStore: return KVStore(*self.kv_shape, self.dtype, self.device)
+    def plan(self, dec, fills, wanted) -> Step: return plan(dec, fills, wanted, whole=self.whole, dtype=self.dtype, device=self.device)
 
     def __call__(self, step: Step, kv: KVStore) -> torch.Tensor:
         "Logits [len(last), V] fp32."
@@ -205,14 +216,18 @@ def merged_weight(linear) -> torch.Tensor:
 
 # %% ../../nbs/16_ragged.ipynb #ad395720
 class LlamaForward:
-    "An exact forward of plain Llama on packed tokens. `read()` takes the weights over again after an update."
+    "An exact forward of plain Llama on packed tokens. `read()` takes the weights over again after an update. `compile`: attend by the compiled kernel, on a CPU that has it."
     whole = True
-    def __init__(self, model):
+    def __init__(self, model, compile: bool = True):
         self.model = getattr(model, 'base_model', model).model if hasattr(model, 'peft_config') else model
         c = self.config = self.model.config
         self.h, self.kvh, self.hd, self.eps = c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.rms_norm_eps
         self.dtype, self.cis = torch.float32, None
         self.read()
+        self.flat = RaggedAttention(self.h, self.hd, self.eps) if compile and self.device.type == 'cpu' and compiled() else None
+
+    def plan(self, dec, fills, wanted) -> Step:
+        return pack(dec, fills, wanted) if self.flat else plan(dec, fills, wanted, whole=self.whole, dtype=self.dtype, device=self.device)
 
     def new_cache(self) -> KVStore: return KVStore(self.config.num_hidden_layers, self.kvh, self.hd, self.dtype, self.device)
 
@@ -238,10 +253,12 @@ class LlamaForward:
             cos, sin = self.model.model.rotary_emb(self.embed, pos)
             half = self.hd // 2
             self.cis = torch.complex(cos[0, :, :half].float(), sin[0, :, :half].float()).contiguous()
+            self.turn = [x[0, :, :half].float().cpu().contiguous().numpy() for x in (cos, sin)]
         return self.cis
 
     def _norm(self, x):
         "x / rms(x), without the weight."
+        if self.flat: return torch.from_numpy(self.flat.norm(x.numpy()))
         n = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return x * torch.addcmul(self.eps_t, n, n, value=1 / x.shape[-1]).rsqrt_()
 
@@ -259,19 +276,31 @@ def _attend(self: LlamaForward, q, kv: KVStore, layer: int, g: Group, mask) -> t
     y = y.reshape(g.b * g.q, -1)
     return y if g.dest is None else y.index_select(0, g.dest)
 
-def _call(self: LlamaForward, step: Step, kv: KVStore) -> torch.Tensor:
-    "Logits [len(last), V] fp32."
+def _rectangles(self: LlamaForward, step: Step, kv: KVStore):
+    "Attention of a step by rectangles: a function (layer, y [T, (h + 2 kvh) hd]) -> [T, h hd]."
     h, kvh, hd, T = self.h, self.kvh, self.hd, len(step.ids)
     cis, at = self._cis(kv.length)[step.pos][:, None], kv.index(step.slot, step.pos)
     groups = [(g, g.mask if h == kvh or g.q == 1 else g.mask.repeat(1, 1, h // kvh, 1)) for g in step.groups]
-    x = F.embedding(step.ids, self.embed)
-    for i, (qkv, o, up, down) in enumerate(self.layers):
-        y = torch.mm(self._norm(x), qkv)
+    def attend(i, y):
         qk = torch.view_as_complex(y[:, :(h + kvh) * hd].view(T, h + kvh, hd // 2, 2))
         qk = torch.view_as_real(qk * cis).view(T, h + kvh, hd)
         kv.write(i, at, qk[:, h:], y[:, (h + kvh) * hd:].view(T, kvh, hd))
-        y = [_attend(self, qk[g.lo:g.hi, :h], kv, i, g, mask) for g, mask in groups]
-        x = torch.addmm(x, y[0] if len(y) == 1 else torch.cat(y), o)
+        parts = [_attend(self, qk[g.lo:g.hi, :h], kv, i, g, mask) for g, mask in groups]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return attend
+
+def _row_by_row(self: LlamaForward, step: Step, kv: KVStore):
+    "The same by the compiled kernel."
+    self._cis(kv.length)
+    slot, pos = step.slot.numpy(), step.pos.numpy()
+    return lambda i, y: torch.from_numpy(self.flat(y.numpy(), *self.turn, kv.by_layer[i].numpy(), slot, pos))
+
+def _call(self: LlamaForward, step: Step, kv: KVStore) -> torch.Tensor:
+    "Logits [len(last), V] fp32."
+    attend = (_row_by_row if self.flat and not step.groups else _rectangles)(self, step, kv)
+    x = F.embedding(step.ids, self.embed)
+    for i, (qkv, o, up, down) in enumerate(self.layers):
+        x = torch.addmm(x, attend(i, torch.mm(self._norm(x), qkv)), o)
         gate, lift = torch.mm(self._norm(x), up).chunk(2, 1)
         x = torch.addmm(x, F.silu(gate).mul_(lift), down)
     return torch.mm(self._norm(x[step.last]), self.head)

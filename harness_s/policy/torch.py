@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from ..core import Row, UserError
 from .base import ChatFormat, Completion, Request, uniforms
-from .ragged import LlamaForward, ModelForward, draw, log_distribution, plain_llama, plan
+from .ragged import LlamaForward, ModelForward, draw, log_distribution, plain_llama
 from .rowwise import Rowwise, plain_attention
 from .weights import NAMED, load_model
 
@@ -34,6 +34,7 @@ class TorchPolicy:
         more = getattr(model, 'generation_config', None) and model.generation_config.eos_token_id
         self.stop_ids = np.array(sorted(self.chat.stop_ids | set([more] if isinstance(more, int) else more or [])), np.int64)
         self.chat.stop_ids = frozenset(self.stop_ids.tolist())
+        self.stops = np.zeros(max(c.vocab_size, int(self.stop_ids.max(initial=0)) + 1), bool); self.stops[self.stop_ids] = True
 
     @property
     def description(self) -> str:
@@ -242,7 +243,7 @@ def _tick(self: RaggedSampler) -> list[Completion]:
     fills, ends = self._gather()
     top = max([int(self.pos[dec].max()) + 1 if len(dec) else 0, *(f + len(t) for _, f, t in fills)], default=0)
     if top > self.kv.length: self.kv.reserve(self.kv.width, top)
-    step = plan((dec, self.pos[dec], self.tok[dec]), fills, ends, whole=self.fwd.whole, dtype=self.fwd.dtype, device=self.fwd.device)
+    step = self.fwd.plan((dec, self.pos[dec], self.tok[dec]), fills, ends)
     logits = self.fwd(step, self.kv)
     self.clock += 1; self.stats['ticks'] += 1; self.stats['decoded'] += len(dec)
     self.pos[dec] += 1
@@ -255,7 +256,7 @@ def _sampled(self, at: np.ndarray, logits: torch.Tensor) -> list[Completion]:
     n = self.count[at]
     tok, lp = draw(logits, self.temp[at], self.top_p[at], uniforms(self.seed[at], n))
     self.out[at, n], self.lp[at, n], self.tok[at], self.count[at] = tok, lp, tok, n + 1
-    stop = np.isin(tok, self.policy.stop_ids)
+    stop = self.policy.stops[tok]
     over = stop | (n + 1 >= self.limit[at])
     self.live[at] = ~over
     done = []

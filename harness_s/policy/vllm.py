@@ -4,7 +4,7 @@
 
 # %% ../../nbs/17_vllm_policy.ipynb #6721eaae
 from __future__ import annotations
-import http.client, json, time, zlib
+import hashlib, http.client, json, shutil, tempfile, time, zlib
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Iterable
@@ -61,6 +61,7 @@ class VllmPolicy:
         self.retries, self.timeout, self.backoff = retries, timeout, backoff
         self.served, self.max_len = self._served(name)
         self.name, self.adapter, self.version, self._raw, self._print = name or self.served, None, 0, None, content_hash(['base', self.served])
+        self._home = tempfile.TemporaryDirectory(prefix='harness-s-adapters-')
 
     def _served(self, name: str) -> tuple[str, int]:
         "Id and context length of the model that every server serves."
@@ -85,21 +86,30 @@ class VllmPolicy:
 
 # %% ../../nbs/17_vllm_policy.ipynb #23335db0
 def _load(self: VllmPolicy, folder: str | Path):
-    "Let every server roll out with the LoRA adapter in `folder` from now on."
-    import hashlib
-    folder = Path(folder)
+    "Let every server roll out with the LoRA adapter in `folder` from now on. The files are copied (to the temporary folder: TMPDIR)."
+    folder, h = Path(folder), hashlib.sha256()
     if not (folder / 'adapter_config.json').exists():
         raise UserError(f'policy.server: {folder} holds no LoRA adapter, and a running server takes no full weights: set train.lora_rank')
-    h, name = hashlib.sha256(), 'harness-s'
     for p in sorted(folder.glob('adapter_*')): h.update(p.name.encode()); h.update(p.read_bytes())
-    for url in self.servers:
-        try: call(url, '/load_lora_adapter', dict(lora_name=name, lora_path=str(folder.resolve()), load_inplace=True), self.timeout)
-        except ServerError as e:
-            raise UserError(f'policy.server: {url} did not take the adapter ({e}): start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora '
-                            '--max-lora-rank at least train.lora_rank, on a file system that both sides see') from e
+    name, old = f'harness-s-{h.hexdigest()[:16]}', self.adapter
+    if name != old:
+        path = Path(self._home.name) / name
+        shutil.copytree(folder, path, dirs_exist_ok=True)
+        for url in self.servers: self._hand_over(url, name, path, old)
+        if old: shutil.rmtree(Path(self._home.name) / old, ignore_errors=True)
     self.adapter, self.version, self._print = name, self.version + 1, h.hexdigest()[:16]
 
-VllmPolicy.load = _load
+def _hand_over(self: VllmPolicy, url: str, name: str, path: Path, old: str | None):
+    "Load `name` on one server and drop `old`, and what an earlier run left under the same name."
+    try:
+        if name in [m.get('id') for m in call(url, '/models', timeout=10)['data']]: call(url, '/unload_lora_adapter', dict(lora_name=name), self.timeout)
+        call(url, '/load_lora_adapter', dict(lora_name=name, lora_path=str(path.resolve())), self.timeout)
+        if old: call(url, '/unload_lora_adapter', dict(lora_name=old), self.timeout)
+    except (ServerError, KeyError) as e:
+        raise UserError(f'policy.server: {url} did not take the adapter ({e}): start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora '
+                        '--max-lora-rank at least train.lora_rank, on a file system that both sides see') from e
+
+VllmPolicy.load, VllmPolicy._hand_over = _load, _hand_over
 
 # %% ../../nbs/17_vllm_policy.ipynb #48675b79
 def _check(self: VllmPolicy, sampling: Sampling):
