@@ -75,5 +75,5 @@ def test_hook_fires_at_its_event_under_its_condition_with_its_action(world):
 def test_tool_view_hides_orders_and_describes(world):
     read, t = play(world, LIST, tool_view=ToolView(hide=('list',), order=('done',), describe=dict(get='see one')))
     tools = read[0].split('\n')[0].split()
-    assert tools[0] == 'done' and 'list' not in tools and 'get see one' in read[0]
+    assert tools[0] == 'done' and 'list' not in tools and 'get id see one' in read[0]
     assert t.turns[0].parse_error == 'bad call' and t.turns[0].calls == []

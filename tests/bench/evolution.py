@@ -1,6 +1,6 @@
 """Evolution from H0 alone and the router on held-out tasks, in the pocket world with the base policy. Prints one JSON line last.
 
-    python tests/bench/evolution.py [--seed 0] [--out DIR]
+    python tests/bench/evolution.py [--seed 0] [--tasks-seed 7] [--out DIR]
 
 Every harness of the pool runs every test task three times; what a router would have got is then read off those rollouts, by task."""
 import argparse, json, os, random, sys, tempfile, time
@@ -30,9 +30,9 @@ def selection():
 
 
 def main():
-    a = argparse.ArgumentParser(); a.add_argument('--seed', type=int, default=0); a.add_argument('--out'); a = a.parse_args()
+    a = argparse.ArgumentParser(); a.add_argument('--seed', type=int, default=0); a.add_argument('--tasks-seed', type=int, default=7, help='seed of the pocket tasks; 0 is the one that people have looked at'); a.add_argument('--out'); a = a.parse_args()
     out = a.out or tempfile.mkdtemp()
-    config = load_config('demo', [f'seed={a.seed}', 'stages=[evolve]', 'evolve.cover_tasks=null'])
+    config = load_config('demo', [f'seed={a.seed}', 'stages=[evolve]', 'evolve.cover_tasks=null', f'bench.options.seed={a.tasks_seed}'])
     evolve_run(config, out, show=False)
     store, pool, bench, policy = RunStore.open(out), Pool.load(f'{out}/pool'), open_bench(config), open_policy(config)
     for r in pool.lineage(): print(r['name'], r['parent'], r['causes'], 'repaired', r['repaired'], 'regressed', r['regressed'])
@@ -49,7 +49,7 @@ def main():
     for n in ('random', 'rule', 'adaptive', 'llm_4x2'):
         s = make_selector(n, pool, bench, evidence, config.seed); picks[n] = {x.id: s.ids(x, 8) for x in test}
     print(rescue_table(every, picks, pool.h0.id)); print(router_quality(every, ranks, pool.h0.id)['ranks'])
-    print(json.dumps(dict(seed=a.seed, n_valid=len(pool.siblings), n_rejected=len(pool.rejected), search=cost(store), union=u['union'], h0_pass_k=u['h0'], k=u['k'], difference=u['diff'],
+    print(json.dumps(dict(seed=a.seed, tasks_seed=a.tasks_seed, n_valid=len(pool.siblings), n_rejected=len(pool.rejected), search=cost(store), union=u['union'], h0_pass_k=u['h0'], k=u['k'], difference=u['diff'],
                           ci95=[u['diff_low'], u['diff_high']], n=u['n'], overlap_mean=overlap_mean(overlap(cover.filter(pl.col('index') == 0), pool.h0.id)),
                           rank1_minus_h0_avg3=rank1['value'], rank1_ci95=rank1['ci95'], rank1_n=rank1['n'], rank1_n_missing=rank1['n_missing'], route_s=round(routed, 3), **selection())))
 
