@@ -106,7 +106,7 @@ def cover(policy, bench, tasks: list[Task], harnesses: list[Harness], k: int = 8
     for i, h in enumerate(harnesses):
         n, unit = k if i == 0 else 1, f'cover-{step:05d}-{i:03d}-{h.id}'
         if store is None or not store.has('rollouts', unit):
-            jobs = [make_job(t, h, j, run_seed, 'cover', step) for t in tasks for j in range(n)]
+            jobs = [make_job(t, h, j, run_seed, 'cover', step, paired=True) for t in tasks for j in range(n)]
             trajs = run(policy, bench, jobs, limits, sampling, width=width, desc=unit)
             if store is not None: store.save_trajectories(unit, trajs, tasks=by_id, tokens=False, **columns)
         out.append(pl.read_parquet(store.part('rollouts', unit)) if store is not None else _frame(trajs, by_id, unit, columns))
