@@ -12,8 +12,8 @@ from .core import Frozen, Limits, Sampling, UserError
 
 # %% auto #0
 __all__ = ['Stage', 'CONFIGS', 'BenchConfig', 'RoleConfig', 'PolicyConfig', 'EvolveConfig', 'RouteConfig', 'RolesConfig',
-           'TrainConfig', 'EvalConfig', 'ScaleConfig', 'RunConfig', 'parse_config', 'find_config', 'override',
-           'load_config']
+           'ExternalConfig', 'TrainConfig', 'WarmConfig', 'EvalConfig', 'ScaleConfig', 'RunConfig', 'parse_config',
+           'find_config', 'override', 'load_config']
 
 # %% ../nbs/05_config.ipynb #49b75e35
 class BenchConfig(Frozen):
@@ -76,9 +76,23 @@ class RolesConfig(Frozen):
     max_wall_s: float | None = Field(None, gt=0)        # time spent waiting for models
     max_failures: int = Field(8, ge=1)                  # consecutive calls without a usable reply before the run stops
 
+class ExternalConfig(Frozen):
+    "The external harness of the arm `mixed_external`: a stand-in from this library, or a class of your own."
+    kind: Literal['stand_in', 'python'] = 'stand_in'
+    harness: str | dict[str, Any] = ''                  # stand_in: a name that the benchmark knows ('' = its first), a YAML or JSON file, or a harness inline
+    target: str = ''                                    # python: 'package.module:factory', called with policy, bench, config and the options
+    options: dict[str, Any] = {}
+
+    @model_validator(mode='after')
+    def _whole(self):
+        if self.kind == 'python' and not all(self.target.partition(':')): raise ValueError(f"kind python needs target = 'package.module:factory', not {self.target!r}")
+        if self.kind == 'stand_in' and (self.target or self.options): raise ValueError('kind stand_in takes no target and no options: set kind to python, or leave them out')
+        return self
+
 class TrainConfig(Frozen):
     "Rescue training (1.2): what is shared by every arm."
-    arms: tuple[str, ...] = ('grpo', 'grpo_h0_rescue', 'top8_adaptive')
+    arms: tuple[str, ...] = ('grpo', 'grpo_h0_rescue', 'top8_adaptive')     # arms, strategies, or he_only
+    external: ExternalConfig = ExternalConfig()
     updates: int = Field(40, ge=0)
     tasks_per_update: int = Field(8, ge=1)
     group_size: int = Field(8, ge=2)                    # K
@@ -100,10 +114,31 @@ class TrainConfig(Frozen):
     checkpoint_every: int = Field(10, ge=1)
     keep_optimizer: bool = False                        # keep the optimiser state of older checkpoints too
 
+class WarmConfig(Frozen):
+    "Supervised warm start of a small policy on an oracle's conversations over training tasks."
+    conversations: int = Field(800, ge=1)               # of the first training tasks, one each
+    held: int = Field(40, ge=0)                         # of the last ones: never trained on, their loss is shown
+    guided: float = Field(0.25, ge=0, le=1)             # share under H0 plus one to three mechanisms of the catalogue, which the oracle follows
+    max_tokens: int | None = Field(512, ge=1)           # longer conversations are left out
+    lr: float = Field(3e-4, gt=0)                       # all weights are trained
+    epochs: int = Field(1, ge=1)
+    rows: int = Field(16, ge=1)                         # conversations of an optimiser step
+    micro_rows: int = Field(8, ge=1)                    # of a forward pass
+    weight_decay: float = Field(0.0, ge=0)
+    bf16: bool = False                                  # autocast; the weights stay float32
+    save_every: int = Field(10, ge=1)                   # optimiser steps between two checkpoints
+    dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'    # of the weights that are written
+
+    @model_validator(mode='after')
+    def _whole_rows(self):
+        if self.rows % min(self.micro_rows, self.rows): raise ValueError(f'rows = {self.rows} is not a multiple of micro_rows = {self.micro_rows}')
+        return self
+
 class EvalConfig(Frozen):
     "Three rollouts a task on the test split, or on another split by name."
     split: Literal['train', 'val', 'test'] = 'test'
     tasks: int | None = Field(None, ge=1)               # None = all
+    choice: Literal['first', 'spread'] = Field('first', exclude_if=lambda v: v == 'first')      # which tasks: the first ones, or a fixed choice with every family in proportion
     rollouts: int = Field(3, ge=1)
     ranks: int = Field(1, ge=1)                         # how many of the router's ranks are run, where it is asked: 1 = Rank-1 only
 
@@ -138,6 +173,7 @@ class RunConfig(Frozen):
     train: TrainConfig = TrainConfig()
     evaluate: EvalConfig = EvalConfig()
     scale: ScaleConfig = ScaleConfig()
+    warmstart: WarmConfig | None = Field(None, exclude_if=lambda v: v is None)
 
     @model_validator(mode='after')
     def _possible(self):

@@ -45,10 +45,17 @@ def _siblings(c: RunConfig) -> int:
         return len(Pool.load(c.pool).siblings)
     return sum(c.evolve.proposals) if 'evolve' in c.stages else len(c.harnesses)
 
+def _strategy(c: RunConfig, n: dict, name: str, first: int) -> tuple[int, int]:
+    "Rollouts of a comparison strategy with its default rounds and branches."
+    steps, d, val = sum(c.evolve.proposals), min(c.evolve.diagnose_tasks, n['train']), min(n['val'], c.evolve.val_tasks or n['val'])
+    searches, extra = dict(meta_harness=(1, 0), whale=(4, first + 4 * val), harnessforge=(9, 3 * val), he_only=(0, 0))[name]
+    return searches * d + extra, (searches + steps * (searches > 0)) * d + extra
+
 def rollouts(c: RunConfig, n: dict[str, int]) -> list[dict]:
     "Rows: stage, least, most."
-    from harness_s.train.arms import get_arm
-    rows, pool, arms = [], 1 + _siblings(c), [get_arm(a) for a in c.train.arms] if 'train' in c.stages else []
+    from harness_s.train.arms import ARMS
+    names = list(c.train.arms) if 'train' in c.stages else []
+    rows, pool, arms = [], 1 + _siblings(c), [ARMS[a] for a in names if a in ARMS]
     add = lambda stage, least, most: rows.append(dict(stage=stage, least=least, most=most))
     if 'evolve' in c.stages: add('evolve', *_evolve(c, n))
     cal = pool * min(n['val'], c.route.val_tasks or n['val']) * c.route.rollouts
@@ -57,9 +64,11 @@ def rollouts(c: RunConfig, n: dict[str, int]) -> list[dict]:
         add('calibrate', cal, cal * (1 + again + len(arms)))
     first = c.train.updates * c.train.tasks_per_update * c.train.group_size
     for a in arms: add(f'train {a.name}', first, first * (2 if a.rescue else 1))
+    for a in names:
+        if a not in ARMS: add(a, *_strategy(c, n, a, first))
     if 'evaluate' in c.stages:
         ev = min(n[c.evaluate.split], c.evaluate.tasks or n[c.evaluate.split]) * c.evaluate.rollouts
-        add('evaluate', ev * (len(arms) + 1), ev * 2 * (len(arms) + 1) if arms else ev * pool)
+        add('evaluate', ev * (len(names) + 1), ev * (1 + c.evaluate.ranks) * (len(names) + 1) if names else ev * pool)
     return rows
 
 # %% ../nbs/72b_dryrun.ipynb #8afadc9b
@@ -161,8 +170,8 @@ def commands(c: RunConfig, source: str) -> list[str]:
 def dry_run(c: RunConfig, source: str = 'CONFIG') -> DryRun:
     "Resolve, count and look; runs nothing. UserError for what cannot be right on any machine."
     import yaml
-    from harness_s.train.arms import get_arm
-    for a in c.train.arms: get_arm(a)
+    from harness_s.trainrun import known_arm
+    for a in c.train.arms: known_arm(a)
     if c.scale.train_gpus > c.scale.gpus: raise UserError(f'scale.train_gpus = {c.scale.train_gpus} of {c.scale.gpus} GPUs: lower it')
     if c.policy.server and not c.train.lora_rank and 'train' in c.stages: raise UserError('policy.server with train.lora_rank = null: a server takes new weights as LoRA adapters: set train.lora_rank, or leave policy.server out')
     accelerate_file(c)

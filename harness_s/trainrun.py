@@ -11,7 +11,8 @@ from .core import UserError
 from .store import RunStore, atomic
 
 # %% auto #0
-__all__ = ['open_run', 'join_metrics', 'train_run']
+__all__ = ['FROZEN', 'open_run', 'use_pool', 'join_metrics', 'known_arm', 'check_arm', 'needs_pool', 'learn', 'bill',
+           'finish_arm', 'train_run']
 
 # %% ../nbs/75b_train_command.ipynb #05d7bce7
 def open_run(config: RunConfig, out: str | Path) -> RunStore:
@@ -23,6 +24,11 @@ def open_run(config: RunConfig, out: str | Path) -> RunStore:
     store.update(config=full, status='running')
     return store
 
+def use_pool(config: RunConfig, pool: str | Path) -> RunConfig:
+    "The config with a frozen pool in place of the evolve stage; UserError when there is no pool in that folder."
+    if not (Path(pool)/'pool.json').is_file(): raise UserError(f"--pool {pool}: no pool.json in it: give the pool/ folder of a run that evolved one")
+    return config.model_copy(update=dict(pool=str(pool), stages=tuple(s for s in config.stages if s != 'evolve')))
+
 def join_metrics(store: RunStore) -> Path:
     "`train/metrics.parquet`: the rows of every arm of this run, one an update."
     import polars as pl
@@ -32,19 +38,41 @@ def join_metrics(store: RunStore) -> Path:
     with atomic(path) as tmp: pl.concat([pl.read_parquet(p) for p in parts], how='diagonal_relaxed').write_parquet(tmp)
     return path
 
+# %% ../nbs/75b_train_command.ipynb #d41796b7
+FROZEN = ('base', 'he_only', 'meta_harness')          # the policy stays as it is
+
+def known_arm(name: str):
+    "UserError that lists them unless `name` is an arm, a strategy or he_only."
+    from harness_s.train.arms import ARMS, STRATEGIES
+    if name not in (known := [*ARMS, *STRATEGIES, 'he_only']): raise UserError(f"train.arms: unknown arm '{name}': use one of {', '.join(known)}")
+
+def check_arm(config: RunConfig, name: str, bench):
+    "UserError for an unknown name, or for an external harness that cannot be had; before anything expensive."
+    from harness_s.train.arms import ARMS
+    known_arm(name)
+    if name in ARMS and ARMS[name].first == 'external':
+        from harness_s.train.external import find_external
+        find_external(config, bench)
+
+def needs_pool(name: str) -> bool:
+    "Whether an arm looks at siblings, in training or in its evaluation."
+    from harness_s.train.arms import ARMS, STRATEGIES
+    return name not in STRATEGIES and (name == 'he_only' or ARMS[name].rescue == 'siblings' or ARMS[name].first == 'top4')
+
 # %% ../nbs/75b_train_command.ipynb #475080a7
-def _arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, show, external) -> list[dict]:
+def _arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, show, external):
     from harness_s.experiment import collector_of, first_anchor
     from harness_s.rollout import progress_bar
     from harness_s.train.arms import get_arm
+    from harness_s.train.external import find_external
     from harness_s.train.trainer import RescueTrainer
     arm = get_arm(name)
     if arm.selector in ('rule', 'adaptive') or arm.first == 'top4': first_anchor(config, policy, bench, pool, store)
+    if arm.first == 'external': external = external or find_external(config, bench)(policy)
     collect = collector_of(config, arm, policy, bench, pool, store, external)
     with progress_bar(config.train.updates, name, show) as bar:
-        t = RescueTrainer(policy, collect, config.train, config.sampling, folder=store.path/'train'/name, arm=name, seed=config.seed, sync=getattr(policy, 'load', None),
-                          on_update=lambda row: bar.update(row['step'] + 1 - bar.n))
-        return t.run()
+        RescueTrainer(policy, collect, config.train, config.sampling, folder=store.path/'train'/name, arm=name, seed=config.seed, sync=getattr(policy, 'load', None),
+                      on_update=lambda row: bar.update(row['step'] + 1 - bar.n)).run()       # a server that samples is given each update's adapter
 
 def _strategy(config: RunConfig, name: str, policy, bench, store: RunStore):
     from harness_s.train.arms import get_strategy
@@ -55,27 +83,54 @@ def _strategy(config: RunConfig, name: str, policy, bench, store: RunStore):
     if out.trained and not checkpoints(folder): write_checkpoint(folder, 1, save_model, {}, dict(lora=bool(config.train.lora_rank), router={}))
     return out
 
+def learn(config: RunConfig, name: str, policy, bench, pool, store: RunStore, show: bool | None = None, external=None):
+    "Train `policy` in place by an arm or a strategy, going on where it stopped; the strategy's own harness, None for arms and for what trains nothing."
+    from harness_s.train.arms import STRATEGIES
+    if name in STRATEGIES: return _strategy(config, name, policy, bench, store).harness
+    if name not in FROZEN: _arm(config, name, policy, bench, pool, store, show, external)
+
+# %% ../nbs/75b_train_command.ipynb #712c6b75
+def bill(config: RunConfig, name: str, store: RunStore) -> dict:
+    "{rollouts: {stage: n}, n_missing, seconds: {stage: s}, scores: {label: score}} of one arm."
+    import polars as pl
+    from harness_s.evaluate import score
+    from harness_s.rundata import evaluations, last_step, outcomes
+    own = (pl.col('arm') == name) | pl.col('unit').str.starts_with(f'calibrate-{name}-')
+    df = outcomes(store, own)
+    count = {s: n for s, n in df.group_by('stage').len().sort('stage').iter_rows()} if len(df) else {}
+    seconds = {k: round(v, 3) for k, v in store.read_json(f'clock/arm-{name}.json', {}).items() if k != 'peak_rss_mb'}
+    evals = last_step(evaluations(store).filter(pl.col('arm') == name))
+    scores = {label: score(g, config.evaluate.rollouts, config.seed) for (label,), g in evals.group_by('label', maintain_order=True)} if len(evals) else {}
+    return dict(rollouts=count, n_missing=int((df['outcome'] == 'missing').sum()), seconds=seconds, scores=scores)
+
+# %% ../nbs/75b_train_command.ipynb #8606146d
+def finish_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, show: bool | None = None, external=None):
+    "Learn, evaluate, and note what it cost."
+    from harness_s.experiment import Clock, evaluate_arm, ranked
+    clock = Clock(store, f'arm-{name}')
+    if name == 'he_only' and not (pool.siblings and 'evaluate' in config.stages): raise UserError('he_only is the evaluation of a pool with its router: give a pool with siblings (--pool DIR, or the evolve stage) and keep the evaluate stage')
+    with clock('train'): own = learn(config, name, policy, bench, pool, store, show, external)
+    step = 0 if name in FROZEN else config.train.updates
+    if 'evaluate' in config.stages: evaluate_arm(config, name, policy, bench, pool, store, clock, step, ranked(config, name, pool), own)
+    store.write_json(f'arms/{name}.json', dict(done=True, updates=step, **bill(config, name, store)))
+
 def train_run(config: RunConfig, name: str, out: str | Path, show: bool | None = None, external=None, tell: Callable[[str], None] = print) -> Path:
-    """Train arm `name`, or run strategy `name`, in `out`; the path of its metrics (an arm) or outcome (a strategy).
+    """Train arm `name`, or run strategy `name`, in `out`, and evaluate it when the config has that stage; the path of its metrics (an arm)
+    or of `arms/<name>.json` (what has none), which says rollouts, seconds and scores.
 
     A pool is evolved first where the config says so and the arm needs one. Goes on after a kill; says so when there is nothing left to do."""
     from harness_s.evolve.pool import Pool
     from harness_s.experiment import make_pool, open_bench, open_policy
-    from harness_s.train.arms import ARMS, STRATEGIES, get_arm
-    from harness_s.train.checkpoint import newest
-    if name not in STRATEGIES: get_arm(name)
-    bench, policy, store = open_bench(config), open_policy(config), open_run(config, out)
+    from harness_s.train.arms import ARMS
+    bench = open_bench(config)
+    if external is None: check_arm(config, name, bench)
+    policy, store = open_policy(config), open_run(config, out)
     with store.lock():
-        if name in STRATEGIES:
-            if (store.path/f'train/{name}/outcome.json').is_file(): tell(f'{name} in {out} is finished: nothing to do')
-            else: _strategy(config, name, policy, bench, store)
-            store.update(status='done')
-            return store.path/f'train/{name}/outcome.json'
-        found = newest(store.path/'train'/name)
-        if found and found[1]['updates'] >= config.train.updates: tell(f"{name} in {out} has its {found[1]['updates']} updates: nothing to do (ask for more with --set train.updates=N)")
+        done = store.read_json(f'arms/{name}.json', {})
+        if done.get('done') and done.get('updates', 0) >= (0 if name in FROZEN else config.train.updates) and ('evaluate' not in config.stages or done.get('scores')):
+            tell(f"{name} in {out} is finished ({done.get('updates', 0)} updates): nothing to do" + (' (ask for more with --set train.updates=N)' if name in ARMS else ''))
         else:
-            needs = ARMS[name].rescue == 'siblings' or ARMS[name].first == 'top4'
-            pool = make_pool(config, policy, bench, store, show) if needs else Pool(bench.base_harness(), benchmark=bench.name)
-            _arm(config, name, policy, bench, pool, store, show, external)
+            pool = make_pool(config, policy, bench, store, show) if needs_pool(name) else Pool(bench.base_harness(), benchmark=bench.name)
+            finish_arm(config, name, policy, bench, pool, store, show, external)
         store.update(status='done')
-        return join_metrics(store)
+        return join_metrics(store) if name in ARMS else store.path/f'arms/{name}.json'

@@ -13,7 +13,7 @@ from ..harness import Harness, load_harness
 from .base import check, play
 from .answers import TOLERANCE, grade_answer
 from .dbmake import Made, make, plan
-from .dbways import BEHAVIOURS, CATALOGUE, H0, WRITES, behaviours, diagnose, features, siblings
+from .dbways import BEHAVIOURS, CATALOGUE, H0, WRITES, behaviours, diagnose, features, siblings, stand_ins
 from .dbsql import SqlEngine, SqlLimits, SqlResult, SqliteEngine, published_hash, same_content
 from .mysqlish import text_key, to_text
 
@@ -135,7 +135,7 @@ class DBBench:
 
     `engine` is 'sqlite', 'mariadb', or a callable (table, limits) -> SqlEngine. Without data the test split raises UserError."""
     name, dialect, toolspecs = 'dbbench', 'json', TOOLS
-    catalogue = staticmethod(lambda: list(CATALOGUE)); features = staticmethod(features); diagnose = staticmethod(diagnose); siblings = staticmethod(siblings)
+    catalogue = staticmethod(lambda: list(CATALOGUE)); features = staticmethod(features); diagnose = staticmethod(diagnose); siblings = staticmethod(siblings); stand_ins = staticmethod(stand_ins)
     behaviours, behaviour_rules = staticmethod(behaviours), BEHAVIOURS
 
     def __init__(self, data: str | Path | None = None, engine='sqlite', limits: SqlLimits = SqlLimits(), tolerance: float = TOLERANCE, max_steps: int | None = None, train: int = 1600, val: int = 200, seed: int = 0):

@@ -14,7 +14,8 @@ from .behave import Act, Behaviour, acts
 WRITES = ('INSERT', 'UPDATE', 'DELETE')
 
 # %% auto #0
-__all__ = ['WRITES', 'H0', 'SIBLINGS', 'CATALOGUE', 'CUES', 'BEHAVIOURS', 'siblings', 'diagnose', 'features', 'behaviours']
+__all__ = ['WRITES', 'H0', 'SIBLINGS', 'STAND_IN', 'CATALOGUE', 'CUES', 'BEHAVIOURS', 'siblings', 'stand_ins', 'diagnose',
+           'features', 'behaviours']
 
 # %% ../../nbs/13_dbbench_ways.ipynb #d1a3be77
 H0 = {'prompt_rules': {'role': {'slot': 'role', 'text': 'You work on a MySQL database that holds one table.'},
@@ -35,6 +36,19 @@ def siblings() -> dict[str, Harness]:
     intent = {'inspect': 'look at the table first, read changes back', 'terse': 'bare values, mind the budget, short observations'}
     merged = lambda part: {k: {**H0.get(k, {}), **v} for k, v in part.items()}
     return {name: h0.child(direction='by hand', intent=intent[name], **merged(part)) for name, part in SIBLINGS.items()}
+
+# %% ../../nbs/13_dbbench_ways.ipynb #bc5a14ee
+STAND_IN = {'prompt_rules': {'who': {'slot': 'role', 'text': 'You are a data analyst with a SQL console. Work step by step and keep every message short.'},
+                             'plan': {'slot': 'task_guidance', 'text': 'Decide whether the request asks for a value or for a change of the data, then act.'},
+                             'close': {'slot': 'completion_guidance', 'text': 'Close the session with commit_answer as soon as the request is met.'}},
+            'tool_view': {'order': ['commit_answer', 'execute_sql'], 'describe': {'execute_sql': 'SQL console: send one statement, read what it prints.', 'commit_answer': 'Close the session with the result.'},
+                          'examples': ['<tool_call>{"name": "execute_sql", "arguments": {"query": "SELECT COUNT(*) FROM `t`"}}</tool_call>']},
+            'context': {'observation_chars': 1200}, 'memory': {'enabled': True, 'write_when': 'tool_error', 'max_items': 2, 'recall_every': 3},
+            'hooks': {'late': {'event': 'before_model', 'condition': 'remaining_steps_lte', 'parameters': {'threshold': 2}, 'action': 'remind_once', 'message': 'The session is about to close.'}}}
+
+def stand_ins() -> dict[str, Harness]:
+    "Harnesses of another family than H0, by name; stand-ins for external ones."
+    return {'console': load_harness({**STAND_IN, 'intent': 'a stand-in for an external harness: another family than H0'})}
 
 # %% ../../nbs/13_dbbench_ways.ipynb #f90ef726
 def _m(id, causes, component, name, intent, /, **entry):

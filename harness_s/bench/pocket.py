@@ -17,7 +17,7 @@ from .pocket_world import APPS, COLOURS, IDS, OWNERS, PAGE, SIZES, TOOLS, VALUES
 __all__ = ['HABITS', 'READ_HABITS', 'WORDS_OF_NEED', 'WORDS_AGAINST', 'GUIDANCE', 'NEUTRAL', 'PHRASES', 'N_NEEDS', 'HARM',
            'HOOKS', 'SLOTS_OF', 'TOOL_OF', 'COMPACTS', 'PAIRS', 'draw_needs', 'draw_rows', 'phrase_task', 'draw_app',
            'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark', 'base_harness',
-           'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings']
+           'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings', 'stand_ins']
 
 # %% ../../nbs/12_pocket_tasks.ipynb #e9c1a63d
 HABITS: dict[str, dict[str, Any]] = {
@@ -271,6 +271,19 @@ def scripted_siblings(seed: int = 0) -> dict[str, Harness]:
             picks.append(rng.choice(fit)); used.add(picks[-1].component)
         out['+'.join(habits)] = apply(base_harness(), *(m.edit for m in picks), direction='+'.join(habits), intent='; '.join(m.intent for m in picks))
     return out
+
+# %% ../../nbs/12_pocket_tasks.ipynb #20b71f8e
+def stand_ins() -> dict[str, Harness]:
+    "Harnesses of another family than H0, by name; stand-ins for external ones."
+    rule = lambda slot, i: dict(slot=slot, text=NEUTRAL[i])
+    hook = lambda event, condition, i, **p: dict(event=event, condition=condition, action='remind_once', message=NEUTRAL[i], parameters=p)
+    return {'other': load_harness(dict(
+        prompt_rules=dict(who=rule('role', 2), plan=rule('task_guidance', 1), care=rule('action_guidance', 9), stop=rule('completion_guidance', 6)),
+        tool_view=dict(order=[t.name for t in reversed(TOOLS)]), memory=dict(enabled=True, write_when='tool_error', max_items=1, recall_every=4),
+        hooks=dict(wrong=hook('after_tool', 'tool_error', 3), late=hook('before_model', 'remaining_steps_lte', 8, threshold=2)),
+        intent='a stand-in for an external harness: another family than H0'))}
+
+Pocket.stand_ins = staticmethod(stand_ins)
 
 # %% ../../nbs/12_pocket_tasks.ipynb #318022bf
 Pocket.diagnose, Pocket.behaviours = staticmethod(diagnose), staticmethod(behaviours)
