@@ -92,6 +92,7 @@ class HarnessSession:
 def view_tools(harness: Harness, tools: list[ToolSpec]) -> list[ToolSpec]:
     "The tools in the harness's order, without the hidden ones, with its descriptions."
     v = harness.tool_view
+    if not (v.hide or v.order or v.describe): return list(tools)
     rank = {name: i for i, name in enumerate(v.order)}
     shown = sorted((t for t in tools if t.name not in v.hide), key=lambda t: rank.get(t.name, len(rank)))
     return [t.model_copy(update={'description': v.describe[t.name]}) if t.name in v.describe else t for t in shown]

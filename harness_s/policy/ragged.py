@@ -32,12 +32,15 @@ def log_distribution(logits: torch.Tensor, temperature: float | torch.Tensor = 1
 
 def draw(logits: torch.Tensor, temperature: np.ndarray, top_p: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     "Inverse-CDF draw in id order: logits [n, V], the rest [n] -> tokens [n] int64, logprobs [n] fp32. Temperature 0 = argmax."
-    dev = logits.device
-    logp = log_distribution(logits, torch.from_numpy(temperature).to(dev), torch.from_numpy(top_p).to(dev))
-    cdf = logp.exp().cumsum(-1, dtype=torch.float64)
-    x = torch.from_numpy(u).to(dev)[:, None] * cdf[:, -1:]
-    tok = torch.searchsorted(cdf, x, right=True).clamp_(max=logits.shape[-1] - 1)[:, 0]
-    if (temperature == 0).any(): tok = torch.where(torch.from_numpy(temperature == 0).to(dev), logits.argmax(-1), tok)
+    dev, greedy = logits.device, temperature == 0
+    plain = (greedy | (temperature == 1)).all() and (top_p >= 1).all()
+    logp = log_distribution(logits) if plain else log_distribution(logits, torch.from_numpy(temperature).to(dev), torch.from_numpy(top_p).to(dev))
+    tok = logits.argmax(-1) if greedy.any() else None
+    if not greedy.all():
+        cdf = logp.exp().cumsum(-1, dtype=torch.float64)
+        x = torch.from_numpy(u).to(dev)[:, None] * cdf[:, -1:]
+        drawn = torch.searchsorted(cdf, x, right=True).clamp_(max=logits.shape[-1] - 1)[:, 0]
+        tok = drawn if tok is None else torch.where(torch.from_numpy(greedy).to(dev), tok, drawn)
     return tok.cpu().numpy(), logp.gather(-1, tok[:, None])[:, 0].cpu().numpy()
 
 # %% ../../nbs/16_ragged.ipynb #e7fbb171
