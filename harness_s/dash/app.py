@@ -56,8 +56,8 @@ def _figures_later(body):
 
 # %% ../../nbs/95_dash_app.ipynb #ba914505
 def _mark(run) -> tuple:
-    "What a session has drawn of a run: its folder, the version of what was read, its status."
-    return run.path, run.version, run.run.get('status')
+    "What a session has drawn of a run: its folder, the version of what was read, its status at that time."
+    return run.path, run.version, run.status
 
 def _follow(v, draw: Callable, every_ms: int = 4000):
     "Look at the shown run every few seconds; draw what is newer than `v.drawn`."
@@ -66,7 +66,7 @@ def _follow(v, draw: Callable, every_ms: int = 4000):
     async def tick():
         session = doc.session_context.session
         if session is None or not session.connection_count: return
-        if 'running' in (_mark(v.run)[2], v.drawn[2]): await asyncio.to_thread(v.run.refresh)
+        if 'running' in (v.run.status, v.run.run.get('status')): await asyncio.to_thread(v.run.refresh)
         if _mark(v.run) != v.drawn and v.state.page != 'trajectory': draw()
     if doc and doc.session_context: pn.state.add_periodic_callback(tick, every_ms)
 

@@ -23,12 +23,13 @@ class LiveRun(RunStore):
     "A run directory whose `rollouts` are held lean in memory and refreshed part by part."
     def __init__(self, path: Path | str):
         super().__init__(RunStore.open(path).path.resolve())
-        self.seen: dict[str, int] = {}; self.frame = pl.DataFrame(); self.version = 0
+        self.seen: dict[str, int] = {}; self.frame = pl.DataFrame(); self.version = 0; self.status = ''
         self._lock = threading.Lock(); self.refresh()
 
     def refresh(self) -> bool:
-        "Read new and replaced parts; whether anything changed."
+        "Read new and replaced parts; whether anything changed. `status` is the run's from before the reading: once it says that the run ended, all is read."
         with self._lock:
+            self.status = self.run.get('status', '')
             now = {p.stem: p.stat().st_mtime_ns for p in (self.path/'rollouts').glob('*.parquet') if not p.name.startswith('.')}
             fresh = sorted(u for u, t in now.items() if self.seen.get(u) != t)
             if not fresh: return False
