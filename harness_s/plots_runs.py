@@ -6,10 +6,10 @@
 from __future__ import annotations
 import polars as pl
 from .analyze.signals import RATIOS, by_stage
-from .plots import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, _n
+from .plots import BLUE, CYCLE, GREEN, PURPLE, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, rgba, _n
 
 # %% auto #0
-__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs']
+__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs', 'pool_scaling', 'cross_harness']
 
 # %% ../nbs/71_plots_runs.ipynb #a47cca65
 def scores(df: pl.DataFrame, title: str = 'Test success by arm', k: int = 3):
@@ -41,21 +41,34 @@ TITLES = {'effective_group_rate': 'Effective groups', 'effective_token_share': '
           'reward_first': 'Reward of first rollouts (H0)', 'entropy': 'Entropy', 'clip_share': 'Clipped tokens', 'w_mean': 'Mean weight w', 'rollouts': 'Rollouts per update'}
 
 # %% ../nbs/71_plots_runs.ipynb #f0a177bc
+def _over_seeds(g: pl.DataFrame, share: bool) -> pl.DataFrame:
+    "Per stage: mean over seeds, low and high (95 % by Student's t; the range of two seeds), n, seeds."
+    from scipy.stats import t
+    a = g.group_by('stage').agg(mean=pl.col('value').mean(), sd=pl.col('value').std(), least=pl.col('value').min(), most=pl.col('value').max(), seeds=pl.len(), n=pl.col('n').sum()).sort('stage')
+    half = pl.Series([float(t.ppf(.975, k - 1)) * sd / k ** .5 if k > 2 else 0.0 for k, sd in a.select('seeds', 'sd').iter_rows()], dtype=pl.Float64)
+    few = pl.col('seeds') < 3; low, high = pl.when(few).then('least').otherwise(pl.col('mean') - half), pl.when(few).then('most').otherwise(pl.col('mean') + half)
+    return a.with_columns(low=low.clip(0, 1) if share else low, high=high.clip(0, 1) if share else high)
+
+def _stages(fig, last: int, size: int = 10):
+    "Every other ten-update stage on grey."
+    for s in range(size, last, 2 * size): fig.add_vrect(x0=s, x1=min(s + size, last), fillcolor='#eef1f4', line_width=0, layer='below')
+    return fig
+
 def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None = None):
-    "One learning signal, arms overlaid; a band over seeds where there are several."
+    "One learning signal, arms overlaid on stage bands; an interval over seeds where there are several."
     title = title or TITLES.get(name, name)
     have = name in metrics.columns or RATIOS.get(name, ('', ''))[0] in metrics.columns
     st = by_stage(metrics, name, size) if len(metrics) and have else pl.DataFrame()
     if not len(st): return empty(title, f'No update recorded {name}.')
-    seeds = st['seed'].n_unique() if 'seed' in st.columns else 1
-    fig = figure(title, f"{'Sums over ten-update stages' if size == 10 else f'Every {size} update(s)'}; {seeds} seed(s)" + (', band: lowest to highest seed.' if seeds > 1 else '.'), x='update',
-                 percent='y' if name in RATIOS or name in ('reward', 'reward_first', 'clip_share') else '', height=360)
+    seeds, share = st['seed'].n_unique() if 'seed' in st.columns else 1, name in RATIOS or name in ('reward', 'reward_first', 'clip_share')
+    told = '' if seeds < 2 else ', band: both seeds' if seeds == 2 else ', band: 95 % interval of the mean'
+    fig = figure(title, f"{'Sums over ten-update stages' if size == 10 else f'Every {size} update(s)'}; {seeds} seed(s){told}.", x='update', percent='y' if share else '', height=360)
     for i, ((arm,), g) in enumerate(st.group_by('arm', maintain_order=True)):
-        a = g.group_by('stage').agg(mean=pl.col('value').mean(), low=pl.col('value').min(), high=pl.col('value').max(), n=pl.col('n').sum()).sort('stage'); c = colour(arm, i)
+        a, c = _over_seeds(g, share), colour(arm, i)
         if seeds > 1: band(fig, a['stage'].to_list(), a['low'].to_list(), a['high'].to_list(), c, arm)
-        fig.add_scatter(x=a['stage'].to_list(), y=a['mean'].to_list(), mode='lines+markers', name=arm, legendgroup=arm, line=dict(color=c, width=2.5, dash=dash(arm, i)),
-                        hovertext=[f"{arm}, to update {r['stage']}: {r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}], n {r['n']}" for r in a.iter_rows(named=True)], hoverinfo='text')
-    return _steady(fig, st['value'].to_list(), tozero=name in RATIOS or name == 'clip_share')
+        fig.add_scatter(x=a['stage'].to_list(), y=a['mean'].to_list(), mode='lines+markers' if len(a) <= 12 else 'lines', name=arm, legendgroup=arm, line=dict(color=c, width=2.5, dash=dash(arm, i)),
+                        hovertext=[f"{arm}, to update {r['stage']}: {r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}], n {r['n']}, seeds {r['seeds']}" for r in a.iter_rows(named=True)], hoverinfo='text')
+    return _steady(_stages(fig, int(st['stage'].max())), st['value'].to_list(), tozero=name in RATIOS or name == 'clip_share')
 
 def _steady(fig, values: list[float], tozero: bool):
     "An axis that does not magnify a constant into a cliff."
@@ -110,3 +123,26 @@ def costs(df: pl.DataFrame, title: str = 'Rollouts by stage'):
     fig.add_bar(y=name, x=df['rollouts'].to_list(), orientation='h', marker_color=[colour(a or 'h0', i) for i, a in enumerate(df['arm'])], showlegend=False,
                 hovertext=[f"{x}: {r['rollouts']:,} rollouts, {r['tokens']:,} tokens, missing {r['n_missing']}" for x, r in zip(name, df.iter_rows(named=True))], hoverinfo='text')
     return fig.update_yaxes(autorange='reversed')
+
+# %% ../nbs/71_plots_runs.ipynb #7e667d52
+def pool_scaling(df: pl.DataFrame, redraw: dict | None = None, title: str = 'Rescue rate by pool size'):
+    "From `analyze.scaling.pool_scaling`; `redraw` (from `redraw_rate`) is drawn as a line across."
+    if not len(df) or not df['n_rescue'][0]: return empty(title, 'No task was lost to as many rollouts under H0 as a rescue takes.')
+    fig = figure(title, f"At most K = {df['K'][0]} siblings a rescue; {df['n_rescue'][0]:.1f} of {df['n'][0]} tasks all-fail under H0, missing {df['n_missing'][0]}, {df['draws'][0]} random orders, seed {df['seed'][0]}. Bars: 95 %, clustered by family; band: 90 % of the random parts.", x='siblings in the pool', y='all-fail tasks solved', percent='y')
+    x = df['size'].to_list(); band(fig, x, df['rescue_union_worst'].to_list(), df['rescue_union_best'].to_list(), GREEN)
+    for name, label, c, symbol in (('union', 'any of them (perfect choice)', GREEN, 'circle'), ('rule', 'K by the rule', BLUE, 'square'), ('random', 'K at random', PURPLE, 'diamond')):
+        y, low, high = (df[f'rescue_{name}{e}'].to_list() for e in ('', '_low', '_high'))
+        fig.add_scatter(x=x, y=y, mode='lines+markers', name=label, line=dict(color=c, width=2.5), marker=dict(symbol=symbol, size=8), error_y=bars_ci(y, low, high, rgba(c, .6)), hovertext=[f'{label}, {n} siblings: {v:.1%} [{a:.1%}, {b:.1%}]' for n, v, a, b in zip(x, y, low, high)], hoverinfo='text')
+    if redraw and redraw['n']: fig.add_hline(y=redraw['value'], line=dict(color=ORANGE, dash='dash', width=2), annotation=dict(text=f"K fresh rollouts under H0: {redraw['value']:.1%}", font=dict(color='#7a5200'), bgcolor='white'), annotation_position='bottom right')
+    return fig.update_xaxes(type='log', tickvals=x, ticktext=[str(n) for n in x]).update_yaxes(range=[0, 1])
+
+# %% ../nbs/71_plots_runs.ipynb #1cbeed79
+def cross_harness(df: pl.DataFrame, k: int = 3, title: str = 'Trained policies under harnesses that training did not use'):
+    "From `analyze.transfer.cross_harness`: Pass@k of each arm under each harness; the text on a bar is its gain over the arm it was compared with."
+    if not len(df): return empty(title, 'No arm was evaluated under a named harness beside H0.')
+    p = f'pass{k}'; fig = figure(title, f'Text on a bar: gain over GRPO under the same harness, in points; a star: the arm trained under this harness. 95 % intervals clustered by family. {_n(df)}.', y=f'Pass@{k}', percent='y')
+    for i, ((arm,), g) in enumerate(df.group_by('arm', maintain_order=True)):
+        text = [('' if r['gain'] is None else f"{100 * r['gain']:+.1f}") + (' ★' if r['used'] else '') for r in g.iter_rows(named=True)]
+        fig.add_bar(x=g['harness'].to_list(), y=g[p].to_list(), name=arm, marker_color=colour(arm, i), error_y=bars_ci(g[p].to_list(), g[f'{p}_low'].to_list(), g[f'{p}_high'].to_list()), text=text, textposition='inside', insidetextanchor='start', textangle=0, insidetextfont=dict(color='white'),
+                    hovertext=[f"{arm} under {r['harness']}: {r[p]:.1%} [{r[f'{p}_low']:.1%}, {r[f'{p}_high']:.1%}], n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
+    return fig.update_layout(barmode='group')
