@@ -1,6 +1,7 @@
 """A stand-in for a vLLM server (named so): the same routes on 127.0.0.1, answered by a TorchPolicy in this process.
 `faults` maps the number of a completion request (from 0) to a fault; `raw`: log-probabilities before temperature, as vLLM by default."""
 import json, threading
+from pathlib import Path
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 from harness_s.core import Row, Sampling
@@ -9,7 +10,7 @@ from harness_s.policy.base import Request, sample
 
 class Standin:
     def __init__(self, policy, faults=None, raw=False, model='tiny'):
-        self.policy, self.faults, self.raw, self.model, self.log, self.lock, self.loaded = policy, dict(faults or {}), raw, model, [], threading.Lock(), []
+        self.policy, self.faults, self.raw, self.model, self.log, self.lock, self.loaded = policy, dict(faults or {}), raw, model, [], threading.Lock(), {}
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -17,7 +18,7 @@ class Standin:
             def do_GET(self): self._say(200, {'data': [{'id': outer.model, 'max_model_len': outer.policy.max_len}] + [{'id': n, 'parent': outer.model} for n in outer.loaded]})
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
-                with outer.lock: self._say(*(outer.complete(body) if self.path.endswith('/completions') else outer.load(body)))
+                with outer.lock: self._say(*{'completions': outer.complete, 'load_lora_adapter': outer.load, 'unload_lora_adapter': outer.unload}[self.path.rpartition('/')[2]](body))
             def _say(self, code, obj):
                 data = obj.encode() if isinstance(obj, str) else json.dumps(obj).encode()
                 self.send_response(code); self.send_header('Content-Length', str(len(data))); self.end_headers(); self.wfile.write(data)
@@ -29,16 +30,22 @@ class Standin:
 
     def load(self, body):
         from peft import PeftModel
+        if body['lora_name'] in self.loaded: return 400, {'error': f"The lora adapter '{body['lora_name']}' has already been loaded."}
         model = self.policy.model
         if hasattr(model, 'peft_config'): model = model.unload()
         self.policy.model = PeftModel.from_pretrained(model, body['lora_path']).eval()
         self.policy._fast = None; self.policy.weights_changed()
-        self.loaded = [body['lora_name']]
+        self.loaded[body['lora_name']] = body['lora_path']
         return 200, f"Success: LoRA adapter '{body['lora_name']}' added successfully."
+
+    def unload(self, body):
+        if self.loaded.pop(body['lora_name'], None) is None: return 404, {'error': f"The lora adapter '{body['lora_name']}' cannot be found."}
+        return 200, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
 
     def complete(self, body):
         n = len(self.log); self.log.append(body)
         if body['model'] not in (self.model, *self.loaded): return 404, {'error': f"no model {body['model']}"}
+        if body['model'] in self.loaded and not Path(self.loaded[body['model']], 'adapter_config.json').is_file(): return 500, {'error': 'No adapter found'}   # a real server dies of it
         fault = self.faults.get(n)
         if fault == 'http_500': return 500, {'error': 'overloaded'}
         if fault == 'http_400': return 400, {'error': 'bad request'}
