@@ -10,7 +10,7 @@ from .core import UserError
 
 # %% auto #0
 __all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_evolve', 'cmd_route', 'cmd_evaluate',
-           'cmd_bench', 'cmd_report', 'cmd_dash', 'cmd_experiment', 'cmd_doctor', 'parser', 'main']
+           'cmd_bench', 'cmd_report', 'cmd_dash', 'cmd_experiment', 'cmd_study', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -31,11 +31,10 @@ def cmd_run(a):
     print(run(config, a.out))
 
 def cmd_train(a):
-    "Train one arm, or run one comparison strategy, of a config in a run of its own; evaluated where the config has that stage."
+    "Train one arm (or run one comparison strategy) of a config in a run of its own."
     from harness_s.config import load_config
-    from harness_s.trainrun import train_run, use_pool
-    config = load_config(a.config, a.set)
-    print(train_run(use_pool(config, a.pool) if a.pool else config, a.arm, a.out))
+    from harness_s.trainrun import train_run
+    print(train_run(load_config(a.config, a.set), a.arm, a.out))
 
 def cmd_evolve(a):
     "Evolve a pool of sibling harnesses for a config's policy and freeze it; no training."
@@ -82,6 +81,19 @@ def cmd_experiment(a):
     if set(given) & {'name', 'out', 'show'}: raise UserError(f"experiment: -p {sorted(set(given) & {'name', 'out', 'show'})[0]}= is not a parameter that can be set here: the folder is --out, the notebook is NAME")
     print(run_experiment(a.name, a.out, **given))
 
+def cmd_study(a):
+    "Run a study: every arm over its seeds, then claims, tables and figures. Goes on where it was stopped. --register only writes down what is expected."
+    from harness_s.study.claims import write_results
+    from harness_s.study.plan import base_facts, load_plan, register
+    from harness_s.study.run import run_study
+    plan, out = load_plan(a.name, a.seeds), a.out or f'studies/{a.name}'
+    if a.register: return print(register(plan, out, lambda: base_facts(plan)))
+    run_study(plan, out, a.jobs)
+    folder = a.figures or f'figures/{plan.name}-study'
+    table = write_results(plan, out, folder)
+    for r in table.iter_rows(named=True): print(f"{r['claim']:3} {r['verdict']:10} {r['difference']:+.3f} [{r['ci_low']:+.3f}, {r['ci_high']:+.3f}] p {r['p_holm']:.2g} n {r['n']} missing {r['n_missing']}  {r['expected']}")
+    print(f'{folder}/claims.csv')
+
 def cmd_doctor(a):
     "What is installed, what is reachable, and whether the policy's tool calls can be read."
     from harness_s.doctor import doctor
@@ -100,7 +112,7 @@ ANCHOR = ('--anchor', dict(default='', metavar='NAME', help='a calibration of th
 COMMANDS = {
     'demo': (cmd_demo, [OUT, ('--seed', dict(type=int, default=0)), ('--config', dict(default='demo', help='a packaged config (demo, demo-quick) or a file')), SET]),
     'run': (cmd_run, [('config', dict(metavar='CONFIG')), ('--out', dict(metavar='DIR', help=OUT[1]['help'])), ('--dry-run', dict(action='store_true', help='resolve every setting, count rollouts, tokens and memory, check what is installed')), SET]),
-    'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, ('--pool', dict(metavar='DIR', help='a frozen pool to use in place of evolving one')), SET]),
+    'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, SET]),
     'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,
                           ('--top', dict(type=_positive, default=5)), ('--json', dict(action='store_true'))]),
@@ -112,6 +124,9 @@ COMMANDS = {
     'dash': (cmd_dash, [('runs', dict(metavar='RUN', nargs='+')), ('--port', dict(type=int, default=5006, help='0 = a free one')), ('--show', dict(action='store_true', help='open the browser'))]),
     'experiment': (cmd_experiment, [('name', dict(metavar='NAME', help='main_results, learning_signals, ... or the path of a notebook')), ('-p', dict(dest='parameter', action='append', default=[], metavar='key=value', help='one of its parameters, such as runs=DIR[,DIR...]')),
                                     ('--out', dict(required=True, metavar='DIR', help='folder for the executed notebook and its figures'))]),
+    'study': (cmd_study, [('name', dict(metavar='NAME', help='a packaged plan (pocket, dbbench-smollm2) or a file')), ('--seeds', dict(type=_positive, help='as many seeds as this; the plan says how many by default')),
+                          ('--jobs', dict(type=_positive, default=2, help='arms at the same time')), ('--out', dict(metavar='DIR', help='the study folder; studies/NAME by default')),
+                          ('--figures', dict(metavar='DIR', help='where claims, tables and figures go; figures/NAME-study by default')), ('--register', dict(action='store_true', help='only write the pre-registration, from the base policy'))]),
     'doctor': (cmd_doctor, [('--json', dict(action='store_true'))]),
 }
 
