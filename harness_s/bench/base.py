@@ -5,14 +5,14 @@
 # %% ../../nbs/10_bench.ipynb #ab054b9d
 from __future__ import annotations
 import importlib, inspect, time
-from typing import Any, Callable, Literal, Protocol, runtime_checkable
+from typing import Any, Callable, Literal, Protocol, Sequence, runtime_checkable
 from pydantic import Field
-from ..core import Frozen, Task, Verdict, ToolSpec, ToolCall, Observation, UserError
+from ..core import Frozen, Task, Verdict, ToolSpec, ToolCall, Observation, UserError, derive_seed
 from ..harness import Harness
 
 # %% auto #0
-__all__ = ['SPLITS', 'Environment', 'Mechanism', 'rule', 'hook', 'mechanism', 'Benchmark', 'register', 'get_benchmark', 'play',
-           'overlaps', 'check']
+__all__ = ['SPLITS', 'Environment', 'Mechanism', 'rule', 'hook', 'mechanism', 'Benchmark', 'register', 'get_benchmark', 'spread',
+           'play', 'overlaps', 'check']
 
 # %% ../../nbs/10_bench.ipynb #cfe08541
 @runtime_checkable
@@ -103,6 +103,19 @@ def get_benchmark(name: str, **options) -> Any:
     try: inspect.signature(factory).bind(**options)
     except TypeError as e: raise UserError(f"benchmark '{name}': options {sorted(options)}: {e}: remove or correct the option") from e
     return factory(**options)
+
+# %% ../../nbs/10_bench.ipynb #9a4e75b5
+def spread(tasks: Sequence[Task], n: int | None, seed: int = 0) -> list[Task]:
+    "`n` tasks (None = all), families in proportion and none left out while there is room; drawn by hash from `seed`, in the order of `tasks`."
+    if n is None or n >= len(tasks): return list(tasks)
+    by: dict[str, list[Task]] = {}
+    for t in sorted(tasks, key=lambda t: derive_seed('spread', seed, t.id)): by.setdefault(t.family, []).append(t)
+    share = lambda f: n * len(by[f]) / len(tasks)
+    take = {f: min(len(by[f]), max(1, int(share(f)))) for f in by}
+    for f in sorted(by, key=lambda f: (take[f] - share(f), f)):
+        if sum(take.values()) < n and take[f] < len(by[f]): take[f] += 1
+    kept = {t.id for f in by for t in by[f][:take[f]]}
+    return [t for t in tasks if t.id in kept][:n]
 
 # %% ../../nbs/10_bench.ipynb #64bb93d6
 def play(bench: Benchmark, task: Task, calls: list[ToolCall]) -> Verdict:
