@@ -12,7 +12,7 @@ from ..core import Frozen, Trajectory, UserError
 from .trainer import lora_config
 
 # %% auto #0
-__all__ = ['sft_examples', 'SftOptions', 'fine_tune']
+__all__ = ['sft_examples', 'SftOptions', 'sft_args', 'sft_trainer', 'settle', 'fine_tune']
 
 # %% ../../nbs/54_sft.ipynb #6c71ec5f
 def sft_examples(trajs: Sequence[Trajectory], successes: bool = True, max_tokens: int | None = None) -> list[dict]:
@@ -33,35 +33,44 @@ class SftOptions(Frozen):
     bf16: bool = False
     schedule: str = 'cosine'
 
-def _args(opt: SftOptions, device: str, seed: int, n: int):
+def sft_args(opt: SftOptions, device: str, seed: int, n: int, **kw):
+    "TRL's arguments for `n` examples; `kw` overrides."
     from trl import SFTConfig
     micro = min(opt.micro_rows, opt.rows)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)
-        return SFTConfig(
+        return SFTConfig(**{**dict(
             output_dir=str(Path(tempfile.gettempdir())/'harness_s'), seed=seed % 2**32, data_seed=seed % 2**32, use_cpu=device == 'cpu', bf16=opt.bf16, fp16=False,
             per_device_train_batch_size=micro, gradient_accumulation_steps=-(-opt.rows // micro), num_train_epochs=opt.epochs, learning_rate=opt.lr,
             lr_scheduler_type=opt.schedule, warmup_steps=-(-n // opt.rows) * opt.epochs // 10, weight_decay=opt.weight_decay, max_length=None, gradient_checkpointing=False, packing=False,
             train_sampling_strategy='group_by_length', logging_strategy='no', report_to='none', save_strategy='no', eval_strategy='no', disable_tqdm=True,
-            dataloader_pin_memory=False, optim='adamw_torch')
+            dataloader_pin_memory=False, optim='adamw_torch'), **kw})
 
-def fine_tune(policy, examples: Sequence[dict], opt: SftOptions = SftOptions(), seed: int = 0) -> dict:
-    "Tune `policy.model` on `examples` in place. {loss: mean over the run, rows, tokens, steps, seconds}; no examples change nothing."
-    if not examples: return dict(loss=None, rows=0, tokens=0, steps=0, seconds=0.0)
+def sft_trainer(policy, examples: Sequence[dict], args, **kw):
+    "TRL's trainer on ready-made ids and labels; it prints and sends nothing. `kw`: peft_config, optimizers, callbacks."
     os.environ.setdefault('HF_HUB_DISABLE_TELEMETRY', '1')
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import SFTTrainer
     class Quiet(SFTTrainer):
         def _send_telemetry(self): "Nothing leaves this machine."
+    t = Quiet(model=policy.model, args=args, train_dataset=Dataset.from_list(list(examples)), processing_class=policy.tokenizer, **kw)
+    t.remove_callback(PrinterCallback)
+    return t
+
+def settle(policy, model):
+    "Put the trained model into `policy`, without the head that TRL gave it."
+    policy.model = model.eval()
+    vars(model.get_base_model() if hasattr(model, 'peft_config') else model).pop('forward', None)
+    if hasattr(policy, 'weights_changed'): policy.weights_changed()
+
+def fine_tune(policy, examples: Sequence[dict], opt: SftOptions = SftOptions(), seed: int = 0) -> dict:
+    "Tune `policy.model` on `examples` in place. {loss: mean over the run, rows, tokens, steps, seconds}; no examples change nothing."
+    if not examples: return dict(loss=None, rows=0, tokens=0, steps=0, seconds=0.0)
     start, model = time.perf_counter(), policy.model
     lora = lora_config(model, opt.lora_rank) if opt.lora_rank and not hasattr(model, 'peft_config') else None
-    t = Quiet(model=model, args=_args(opt, next(model.parameters()).device.type, seed, len(examples)), train_dataset=Dataset.from_list(list(examples)),
-              processing_class=policy.tokenizer, peft_config=lora)
-    t.remove_callback(PrinterCallback)
+    t = sft_trainer(policy, examples, sft_args(opt, next(model.parameters()).device.type, seed, len(examples)), peft_config=lora)
     out = t.train()
-    policy.model = t.model.eval()
-    vars(policy.model.get_base_model() if hasattr(policy.model, 'peft_config') else policy.model).pop('forward', None)      # TRL's own head
-    if hasattr(policy, 'weights_changed'): policy.weights_changed()
+    settle(policy, t.model)
     return dict(loss=float(out.training_loss), rows=len(examples), tokens=sum(x != -100 for e in examples for x in e['labels']), steps=out.global_step,
                 seconds=time.perf_counter() - start)
