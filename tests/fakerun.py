@@ -43,13 +43,14 @@ def trajectory(task, harness, index, where, chance, turns=3, tokens=True):
     return t
 
 
-def make_run(path, seed=0, updates=20, gain=0.0, status='done'):
+def make_run(path, seed=0, updates=20, gain=0.0, status='done', external=False, siblings=8):
     "Write the run; returns its store."
     store = RunStore.create(path, {'name': f'made-up {Path(path).name}', 'seed': seed, 'evaluate': {'rollouts': 3}, 'bench': {'name': 'pocket'}, 'policy': {'name': 'pocket'}, 'train': {'lr': 3e-4 * (1 + seed)}}, versions={'python': '3.11', 'torch': '2.13.0'}, commit='abc1234')
-    hs = pool_of(); h0, sib = hs[0], hs[1:]; train, val, test = (tasks(s) for s in ('train', 'val', 'test'))
+    hs = pool_of(siblings); h0, sib = hs[0], hs[1:]; train, val, test = (tasks(s) for s in ('train', 'val', 'test'))
+    external = h0.child('', 'made elsewhere', prompt_rules={'base': PromptRule(slot='role', text='Act for the user.')}) if external else None     # in no pool, used in no training
     def chance(t, h, step=0):
         base = (.1 if t.family != 'plain' else .5) + gain + step / 60
-        if h.id == h0.id: return base
+        if h.id == h0.id or h is external: return base - .05 * (h is external)
         i = hs.index(h) - 1
         return .75 if t.family == FAMILIES[i % 6] else .05 if t.family == FAMILIES[(i + 2) % 6] else base
     def roll(unit, jobs, at=0, **columns):
@@ -69,7 +70,7 @@ def make_run(path, seed=0, updates=20, gain=0.0, status='done'):
         store.write_json(f'calibration/{name}.json', dict(step=step, policy='p', ids=pool.ids, n_missing=0, tasks=[t.model_dump(mode='json') for t in val], outcomes=[[cal[t.id, i] for i in pool.ids] for t in val], texts=[], words=[]))
         entry = lambda i: dict(when=FAMILIES[i % 6], behavior=f'follows every page ({n}) {EVIL}' if i % 2 else 'reads back after a write', tasks=[val[i].id, val[i + 1].id])
         store.write_json(f'profiles/{name}.json', {h.id: dict(harness_id=h.id, prefer=[entry(i)], avoid=[entry(i + 2)] if i % 3 else [], n=24, n_missing=0, repaired=4, regressed=1) for i, h in enumerate(sib)})
-    best = {t.id: sib[FAMILIES.index(t.family)] if t.family != 'plain' else h0 for t in test}
+    best = {t.id: sib[FAMILIES.index(t.family) % len(sib)] if t.family != 'plain' else h0 for t in test}
     store.append('ballots', 'eval-top8_adaptive-00020', [dict(task_id=t.id, voter=v, status='abstain' if v == 'rates' and i % 5 == 0 else 'valid', reason=f'20 neighbours {EVIL}', ranking=[best[t.id].id, sib[1].id, sib[2].id, h0.id], with_h0=True, step=20, place=p)
                  for i, t in enumerate(test) for p, v in enumerate(('nearest', 'rates', 'profiles'))])
     for a, arm in enumerate(('grpo', 'grpo_h0_rescue', 'top8_adaptive')):
@@ -78,7 +79,7 @@ def make_run(path, seed=0, updates=20, gain=0.0, status='done'):
             batch = [train[(s * 4 + j) % len(train)] for j in range(4)]
             first = roll(f'train-{arm}-{s:05d}-first', [(t, h0, i) for t in batch for i in range(4)], s, stage='train', arm=arm, step=s, phase='first')
             failed = [t for t in batch if not any(x.reward for x in first if x.task_id == t.id)] if a else []
-            if failed: roll(f'train-{arm}-{s:05d}-rescue', [(t, sib[i] if a == 2 else h0, i) for t in failed for i in range(4)], s, stage='train', arm=arm, step=s, phase='rescue')
+            if failed: roll(f'train-{arm}-{s:05d}-rescue', [(t, sib[i % len(sib)] if a == 2 else h0, i) for t in failed for i in range(4)], s, stage='train', arm=arm, step=s, phase='rescue')
             rng = random.Random(f'{arm}{s}{seed}'); e = min(4, int(rng.random() * 3 + a * .7)); r = len(failed)
             rows.append(dict(step=s, arm=arm, n_groups=4, n_effective=e, effective_group_rate=e / 4, effective_token_share=e / 4, n_tokens=400, n_rescued=r, rescue_success=rng.randint(0, r) / r if r else None, reward=.2 + s / 60 + a / 20, reward_first=.15 + s / 80,
                              entropy=1.5 - s / 40, clip_share=.01 * rng.random(), w_mean=1.0, rollouts=16 + 4 * r, missing=0))
@@ -86,8 +87,9 @@ def make_run(path, seed=0, updates=20, gain=0.0, status='done'):
         pl.DataFrame(rows, infer_schema_length=None, schema_overrides=dict(rescue_success=pl.Float64)).write_parquet(store.path/'train'/arm/'metrics.parquet')
     for arm, g in (('base', 0), ('grpo', 8), ('grpo_h0_rescue', 12), ('top8_adaptive', 20)):
         roll(f'eval-{arm}-h0-00020-0000', [(t, h0, i) for t in test for i in range(3)], g, stage='eval', arm=arm, step=20)
+        if arm != 'grpo_h0_rescue' and external: roll(f'eval-{arm}-elsewhere-00020-0000', [(t, external, i) for t in test for i in range(3)], g, stage='eval', arm=arm, step=20)
         if arm in ('base', 'top8_adaptive'):
-            for r in (1, 2, 3): roll(f'eval-{arm}-rank{r}-00020-0000', [(t, best[t.id] if r == 1 else sib[r] if i % 2 else h0, i) for t in test for i in range(3)], g, stage='eval', arm=arm, step=20)
+            for r in (1, 2, 3): roll(f'eval-{arm}-rank{r}-00020-0000', [(t, best[t.id] if r == 1 else sib[r % len(sib)] if i % 2 else h0, i) for t in test for i in range(3)], g, stage='eval', arm=arm, step=20)
     for name, s in (('main', {'evolve': 12.5, 'evaluate': 3.0, 'peak_rss_mb': 800.0}), ('grpo', {'train': 30.0})): store.write_json(f'ledger/{name}.json', s)
     store.update(status=status)
     return store

@@ -13,7 +13,7 @@ EXPERIMENTS = experiments()
 @pytest.fixture(scope='module')
 def made_up(tmp_path_factory):
     from fakerun import make_run
-    return make_run(tmp_path_factory.mktemp('runs')/'given', updates=4).path
+    return make_run(tmp_path_factory.mktemp('runs')/'given', updates=4, external=True).path
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)
@@ -37,13 +37,52 @@ def test_tagged_cell_and_parameters(name):
 def test_house_size_of_experiments(): assert {n: c for n, p in EXPERIMENTS.items() if (c := len(nbformat.read(p, 4).cells)) >= 15} == {}
 
 
+def executed(name, out, **parameters):
+    "What an experiment printed and showed, as text; its figures' data by name."
+    import polars as pl
+    nb = nbformat.read(run_experiment(name, out, show=False, **parameters), 4)
+    shown = [o for c in nb.cells if c.cell_type == 'code' for o in c.outputs]
+    assert not any(o.output_type == 'error' for o in shown)
+    return ' '.join(o.text if o.output_type == 'stream' else o.get('data', {}).get('text/plain', '') for o in shown), {p.stem: pl.read_csv(p, infer_schema_length=None) for p in (out/'figures').glob('*.csv')}
+
+
 def test_one_runs_whole(made_up, tmp_path):
-    target = run_experiment('router', tmp_path/'new'/'folder', show=False, runs=str(made_up), seed=3)
-    nb = nbformat.read(target, 4)
-    assert not any(o.output_type == 'error' for c in nb.cells if c.cell_type == 'code' for o in c.outputs)
-    text = str(nb)
+    text, data = executed('router', tmp_path/'new'/'folder', runs=str(made_up), seed=3)
     assert 'given' in text and 'MADE-UP' not in text                                      # the run that was named, not one that was made up
-    assert (tmp_path/'new'/'folder'/'figures'/'router_ranks.csv').is_file()
+    assert 'router_ranks' in data
+
+
+def test_cross_harness_finds_the_harness_from_elsewhere(made_up, tmp_path):
+    import polars as pl
+    text, data = executed('cross_harness', tmp_path, runs=str(made_up))
+    d = data['cross_harness']; out = d.filter(pl.col('harness') == 'elsewhere')
+    assert sorted(out['arm']) == ['base', 'grpo', 'top8_adaptive'] and not out['used'].any() and set(out['n']) == {24}
+    assert out.filter(pl.col('arm') == 'top8_adaptive')['gain'].is_not_null().all() and d.filter((pl.col('harness') == 'H0') & (pl.col('arm') == 'grpo'))['used'].all()
+    assert 'No test evaluation' not in text
+
+
+def test_cross_harness_says_that_there_is_none(tmp_path):
+    from fakerun import make_run
+    text, data = executed('cross_harness', tmp_path/'o', runs=str(make_run(tmp_path/'plain', updates=2).path))
+    assert 'No test evaluation under a named harness in: plain.' in text and 'cross_harness' not in data
+
+
+def test_harness_scaling_over_two_pools(made_up, tmp_path):
+    from fakerun import make_run
+    text, data = executed('harness_scaling', tmp_path/'o', runs=f'{made_up},{make_run(tmp_path/"small", updates=2, siblings=3).path}', draws=40)
+    sizes = {r: g['size'].to_list() for (r,), g in data['harness_scaling'].group_by('run')}
+    assert sizes == {'given': [1, 2, 4, 8], 'small': [1, 2, 3]} and '2 pool size(s)' in text
+    for (r,), g in data['harness_scaling'].group_by('run'):
+        assert g['union'].is_sorted() and g['rescue_union'].is_sorted() and g['calibration'].to_list() == [3 * 24 * (n + 1) for n in g['size']]       # three anchors of 24 tasks
+    assert sorted(data['harness_scaling_gain']['size'].unique()) == [3, 8]
+
+
+def test_transfer_cases_counts(made_up, tmp_path):
+    import polars as pl
+    text, data = executed('transfer_cases', tmp_path, runs=str(made_up))
+    d = data['came_home'].filter(pl.col('tasks') == 'only siblings')
+    assert d.filter(pl.col('arm') == 'base')['avg'][0] == 0 < d.filter(pl.col('arm') == 'top8_adaptive')['avg'][0] and d['n'].n_unique() == 1
+    assert 'No case' in text                                                              # a made-up run's tasks are in no benchmark, so no habit can be read from them
 
 
 def test_command_line_refuses(tmp_path, capsys):
