@@ -27,12 +27,21 @@ def nested(values, seeds, clusters, draws: int = 4000, seed: int = 0) -> tuple[f
     "(mean over seeds of seed means, 95 % interval, two-sided p of zero). One seed: families only."
     values, seeds, clusters = np.asarray(values, float), np.asarray(seeds), np.asarray(clusters, object)
     names = sorted(set(seeds.tolist())); rng = np.random.default_rng(seed)
+    if len(names) == len(values): return _by_t(values)
     one = lambda i, s: bootstrap_means(values[seeds == s], clusters[seeds == s], (seed, i), draws) if (seeds == s).sum() > 1 else np.full(draws, values[seeds == s][0])
     means = np.stack([one(i, s) for i, s in enumerate(names)])
     m = means[rng.integers(0, len(names), (draws, len(names))), rng.integers(0, draws, (draws, len(names)))].mean(1)
     low, high = np.quantile(m, [.025, .975])
     p = min(1., 2 * (min((m <= 0).sum(), (m >= 0).sum()) + 1) / (draws + 1))
     return float(np.mean([values[seeds == s].mean() for s in names])), float(low), float(high), float(p)
+
+def _by_t(values: np.ndarray) -> tuple[float, float, float, float]:
+    "One number a seed: Student's t over seeds; without an interval where there is one seed only."
+    from scipy.stats import t
+    n, m = len(values), float(values.mean())
+    if n < 2: return m, float('nan'), float('nan'), float('nan')
+    se = float(values.std(ddof=1)) / n ** .5; half = float(t.ppf(.975, n - 1)) * se
+    return m, m - half, m + half, float(2 * t.sf(abs(m) / se, n - 1)) if se else float(m == 0)
 
 # %% ../../nbs/79_study_claims.ipynb #7a1397b2
 def _side(store: RunStore, name: str) -> pl.DataFrame:
@@ -175,6 +184,7 @@ def write_results(plan: StudyPlan, out: str | Path, folder: str | Path, show: bo
     with atomic(folder/'claims.csv') as tmp: table.write_csv(tmp, float_precision=5)
     save_figure(claims_figure(table), folder/'claims', table)
     (folder/'claims.html').unlink(missing_ok=True)
-    for name in ('preregistration.md', 'plan.json', 'seconds.json'): shutil.copy(out/name, folder/name)
+    for name in ('preregistration.md', 'plan.json', 'wall_seconds.json', 'cpu_seconds.json'):
+        if (out/name).is_file(): shutil.copy(out/name, folder/name)
     if notebooks: pages(out, folder, show)
     return table

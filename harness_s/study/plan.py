@@ -125,7 +125,7 @@ def registration(plan: StudyPlan, facts: dict[str, Any]) -> str:
     if plan.cross.arms: lines.append(f'- Transfer: {", ".join(plan.cross.arms)} under {plan.cross.harnesses} siblings of the next seed\'s pool, {plan.cross.rollouts} rollout a test task.')
     if plan.reuse.seeds: lines.append(f'- Pool reuse: the pool of a seed for the policy that `{plan.reuse.base}` trained, arms {", ".join(plan.reuse.arms)}, {plan.reuse.seeds} seeds.')
     lines += ['', '## Why these settings', '', *(f'- **{k}**: {v}' for k, v in plan.reasons.items()), '', '## Measured of the base policy', '', row('what', 'value'), row('---', '---'), *(row(k, v) for k, v in facts.items()),
-              '', '## Claims', '', 'Each is a difference that should be above zero. Supported: the 95 % interval (bootstrap over seeds, and task families within them) lies above zero and the Holm-corrected p over all claims is below 0.05. Refuted: the interval lies below zero. Otherwise undecided.',
+              '', '## Claims', '', 'Each is a difference that should be above zero. Supported: the 95 % interval (bootstrap over seeds, and task families within them; Student\'s t where a seed gives one number) lies above zero and the Holm-corrected p over all claims is below 0.05. Refuted: the interval lies below zero. Otherwise undecided.',
               '', row('claim', 'expected', 'measure', 'would refute it'), row('---', '---', '---', '---'), *(row(x.id, x.text, f'{x.measure}({", ".join(x.args)})', x.refuted or 'an interval below zero') for x in plan.claims), '']
     return '\n'.join(lines)
 

@@ -4,7 +4,9 @@
 
 # %% ../../nbs/78_study_run.ipynb #872dd49b
 from __future__ import annotations
-import random, time
+import os, random, subprocess, sys, time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Callable
 from ..config import RunConfig, parse_config
@@ -14,8 +16,8 @@ from ..store import RunStore, read_json, write_json
 from .plan import StudyPlan, base_facts, register
 
 # %% auto #0
-__all__ = ['main_dir', 'runs_of', 'weights_of', 'subpool', 'foreign', 'main_run', 'scaling_run', 'reuse_run', 'cross_run',
-           'parts_of', 'run_study']
+__all__ = ['main_dir', 'runs_of', 'weights_of', 'subpool', 'foreign', 'main_run', 'scaling_run', 'reuse_run', 'cross_run', 'Part',
+           'parts_of', 'part_main', 'run_study']
 
 # %% ../../nbs/78_study_run.ipynb #088b5b97
 def main_dir(out: Path, seed: int) -> Path: return Path(out)/'runs'/f'seed-{seed}'
@@ -44,34 +46,33 @@ def foreign(pool: Pool, other: Pool, n: int, seed: int) -> list:
     return [other[i] for i in random.Random(derive_seed(seed, 'cross')).sample(new, min(n, len(new)))]
 
 # %% ../../nbs/78_study_run.ipynb #c0a20ae3
-def _run(config: RunConfig, where: Path, jobs: int, show: bool | None):
-    "Run or go on; how many arms run at the same time may change between sittings."
+def _done(where: Path) -> bool: return (where/'run.json').is_file() and read_json(where/'run.json').get('status') == 'done'
+
+def main_run(plan: StudyPlan, out: Path, seed: int):
+    "Every arm of the plan, with a pool evolved from H0."
     from harness_s.experiment import run
-    file = where/'run.json'
-    if file.is_file():
-        if read_json(file).get('status') == 'done': return
-        jobs = read_json(file)['config'].get('jobs', jobs)
-    run(config.model_copy(update=dict(jobs=jobs)), where, show)
+    run(plan.config(seed).model_copy(update=dict(jobs=1)), main_dir(out, seed), False)
 
-def main_run(plan: StudyPlan, out: Path, seed: int, jobs: int, show=None): _run(plan.config(seed), main_dir(out, seed), jobs, show)
-
-def scaling_run(plan: StudyPlan, out: Path, seed: int, n: int, jobs: int, show=None):
-    "The plan's scaling arm with `n` of the seed's siblings."
-    where, whole = Path(out)/'scaling'/f'seed-{seed}-{n:02d}', Pool.load(main_dir(out, seed)/'pool')
-    folder = Path(out)/'pools'/f'seed-{seed}-{n:02d}'
-    if not (folder/'pool.json').is_file(): subpool(whole, n, seed).save(folder)
+def _variant(plan: StudyPlan, seed: int, what: str, pool: Path, arms: tuple[str, ...], **policy) -> RunConfig:
+    "The seed's config with another pool, fewer arms, other base weights."
     c = plan.config(seed)
-    _run(c.model_copy(update=dict(name=f'{c.name}-pool{n}', stages=('train', 'evaluate'), pool=str(folder), train=c.train.model_copy(update=dict(arms=(plan.scaling.arm,))))), where, jobs, show)
+    return c.model_copy(update=dict(name=f'{c.name}-{what}', jobs=1, stages=('train', 'evaluate'), pool=str(pool), train=c.train.model_copy(update=dict(arms=arms)), policy=c.policy.model_copy(update=policy)))
 
-def reuse_run(plan: StudyPlan, out: Path, seed: int, jobs: int, show=None):
+def scaling_run(plan: StudyPlan, out: Path, seed: int, n: int):
+    "The plan's scaling arm with `n` of the seed's siblings."
+    from harness_s.experiment import run
+    folder = Path(out)/'pools'/f'seed-{seed}-{n:02d}'
+    if not (folder/'pool.json').is_file(): subpool(Pool.load(main_dir(out, seed)/'pool'), n, seed).save(folder)
+    run(_variant(plan, seed, f'pool{n}', folder, (plan.scaling.arm,)), Path(out)/'scaling'/f'seed-{seed}-{n:02d}', False)
+
+def reuse_run(plan: StudyPlan, out: Path, seed: int):
     "The seed's pool for the policy that arm `reuse.base` ended with."
-    run, c = main_dir(out, seed), plan.config(seed)
-    policy = c.policy.model_copy(update=dict(name=str(weights_of(run, plan.reuse.base))))
-    train = c.train.model_copy(update=dict(arms=plan.reuse.arms))
-    _run(c.model_copy(update=dict(name=f'{c.name}-reuse', stages=('train', 'evaluate'), pool=str(run/'pool'), policy=policy, train=train)), Path(out)/'reuse'/f'seed-{seed}', jobs, show)
+    from harness_s.experiment import run
+    where = main_dir(out, seed)
+    run(_variant(plan, seed, 'reuse', where/'pool', plan.reuse.arms, name=str(weights_of(where, plan.reuse.base))), Path(out)/'reuse'/f'seed-{seed}', False)
 
 # %% ../../nbs/78_study_run.ipynb #cae9945b
-def cross_run(plan: StudyPlan, out: Path, seed: int, show=None):
+def cross_run(plan: StudyPlan, out: Path, seed: int):
     "Final policies of `cross.arms` under siblings that another seed's evolution made, on this seed's test tasks."
     from harness_s.evaluate import evaluate
     from harness_s.experiment import eval_tasks, open_bench, open_policy
@@ -79,7 +80,6 @@ def cross_run(plan: StudyPlan, out: Path, seed: int, show=None):
     other = Pool.load(main_dir(out, seeds[(seeds.index(seed) + 1) % len(seeds)])/'pool')
     c = parse_config(RunStore.open(run).run['config'])
     store = RunStore.create(where, dict(c.model_dump(mode='json'), name=f'{c.name}-cross', stages=['evaluate']))
-    if store.run['status'] == 'done': return
     bench, unseen = open_bench(c), foreign(Pool.load(run/'pool'), other, plan.cross.harnesses, seed)
     other.save(store.path/'pool')
     for arm in plan.cross.arms:
@@ -90,26 +90,70 @@ def cross_run(plan: StudyPlan, out: Path, seed: int, show=None):
     store.update(status='done')
 
 # %% ../../nbs/78_study_run.ipynb #9bbbf9e2
-def parts_of(plan: StudyPlan, out: Path, jobs: int, show=None) -> list[tuple[str, Callable[[], None]]]:
-    "(name, call) of every part, in order."
-    seeds, todo = plan.all_seeds, []
-    todo += [(f'runs/seed-{s}', lambda s=s: main_run(plan, out, s, jobs, show)) for s in seeds]
-    if plan.cross.arms and len(seeds) > 1: todo += [(f'cross/seed-{s}', lambda s=s: cross_run(plan, out, s, show)) for s in seeds]
-    todo += [(f'scaling/seed-{s}-{n:02d}', lambda s=s, n=n: scaling_run(plan, out, s, n, jobs, show)) for s in seeds[:plan.scaling.seeds] for n in plan.scaling.sizes]
-    if plan.reuse.arms: todo += [(f'reuse/seed-{s}', lambda s=s: reuse_run(plan, out, s, jobs, show)) for s in seeds[:plan.reuse.seeds]]
+@dataclass(frozen=True)
+class Part:
+    "One run directory to make, and the main runs it needs."
+    name: str
+    call: Callable[[], None]
+    needs: tuple[str, ...] = ()
+
+def parts_of(plan: StudyPlan, out: Path) -> list[Part]:
+    "Every part, main runs first."
+    seeds, run = plan.all_seeds, lambda s: f'runs/seed-{s}'
+    after = lambda s: run(seeds[(seeds.index(s) + 1) % len(seeds)])
+    todo = [Part(run(s), partial(main_run, plan, out, s)) for s in seeds]
+    todo += [Part(f'scaling/seed-{s}-{n:02d}', partial(scaling_run, plan, out, s, n), (run(s),)) for s in seeds[:plan.scaling.seeds] for n in plan.scaling.sizes]
+    if plan.reuse.arms: todo += [Part(f'reuse/seed-{s}', partial(reuse_run, plan, out, s), (run(s),)) for s in seeds[:plan.reuse.seeds]]
+    if plan.cross.arms and len(seeds) > 1: todo += [Part(f'cross/seed-{s}', partial(cross_run, plan, out, s), (run(s), after(s))) for s in seeds]
     return todo
 
+def part_main(out: str, name: str) -> int:
+    "Entry point of a part's process: the plan is the one registered in `out`."
+    from harness_s.experiment import _die_with
+    _die_with(os.getppid())
+    plan = StudyPlan.model_validate({k: v for k, v in read_json(Path(out)/'plan.json').items() if k != 'hash'})
+    try: next(p for p in parts_of(plan, Path(out)) if p.name == name).call()
+    except UserError as e:
+        print(e, file=sys.stderr)
+        return 2
+    finally: _add(Path(out)/'cpu_seconds.json', name, time.process_time())
+    return 0
+
+def _add(file: Path, name: str, seconds: float):
+    "Add to the seconds of a part; several parts may end at once."
+    import fcntl
+    with open(file.with_suffix('.lock'), 'w') as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        kept = read_json(file) if file.is_file() else {}
+        write_json(file, {**kept, name: round(kept.get(name, 0.) + seconds, 1)})
+
+def _start(out: Path, name: str) -> subprocess.Popen:
+    log = out/'logs'/f"{name.replace('/', '-')}.log"; log.parent.mkdir(exist_ok=True)
+    code = 'import sys; from harness_s.study.run import part_main; sys.exit(part_main(sys.argv[1], sys.argv[2]))'
+    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'TOKENIZERS_PARALLELISM': 'false'}
+    with open(log, 'a') as f: return subprocess.Popen([sys.executable, '-c', code, str(out), name], stdout=f, stderr=f, env=env)
+
+# %% ../../nbs/78_study_run.ipynb #a63a85e0
 def run_study(plan: StudyPlan, out: str | Path, jobs: int = 2, show: bool | None = None, tell: Callable[[str], None] = print, facts=base_facts) -> Path:
-    "Register the plan, then make every run that is not done. Returns `out`."
-    out = Path(out).resolve()
+    "Register the plan, then make every part that is not done, `jobs` at a time. Returns `out`; UserError with the log of a part that failed."
+    from harness_s.rollout import progress_bar
+    out, begun = Path(out).resolve(), time.monotonic()
     register(plan, out, lambda: facts(plan))
-    took = read_json(out/'seconds.json') if (out/'seconds.json').is_file() else {}
-    for name, call in parts_of(plan, out, jobs, show):
-        if (out/name/'run.json').is_file() and read_json(out/name/'run.json').get('status') == 'done': continue
-        t = time.monotonic()
-        try: call()
+    parts = parts_of(plan, out); todo, running = [p for p in parts if not _done(out/p.name)], {}
+    def settle(name):
+        proc, t = running.pop(name)
+        _add(out/'wall_seconds.json', name, time.monotonic() - t)
+        if proc.returncode: raise UserError(f"study part {name} ended with code {proc.returncode}: see {out}/logs/{name.replace('/', '-')}.log; the same command goes on")
+        tell(f'{name}: {time.monotonic() - t:.0f} s'); bar.update()
+    with progress_bar(len(parts), plan.name, show) as bar:
+        bar.update(len(parts) - len(todo))
+        try:
+            while todo or running:
+                for p in [p for p in todo if all(_done(out/n) for n in p.needs)][:jobs - len(running)]:
+                    todo.remove(p); running[p.name] = (_start(out, p.name), time.monotonic())
+                time.sleep(.2)
+                for name in [n for n, (proc, _) in running.items() if proc.poll() is not None]: settle(name)
         finally:
-            took[name] = round(took.get(name, 0.) + time.monotonic() - t, 1)
-            write_json(out/'seconds.json', took)
-        tell(f'{name}: {took[name]:.0f} s')
+            for proc, _ in running.values(): proc.kill()
+            _add(out/'wall_seconds.json', 'study', time.monotonic() - begun)
     return out
