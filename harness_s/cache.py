@@ -49,7 +49,8 @@ class Rollouts:
 
     def run(self, unit: str, pairs: Sequence[tuple[Task, Harness]], k: int = 1, **columns) -> list[Trajectory]:
         "Trajectories in the order of the pairs, `k` each."
-        jobs = list({j.id: j for j in self.jobs(pairs, k)}.values())
+        asked = self.jobs(pairs, k)
+        jobs = list({j.id: j for j in asked}.values())
         own, start = {}, time.perf_counter()
         if self.store.has('rollouts', unit): own = {t.id: t for t in self.store.load_trajectories(unit)}
         else:
@@ -59,7 +60,7 @@ class Rollouts:
         self.index.update({i: unit for i, t in own.items() if t.verdict.outcome != 'missing'})
         self.units[unit] = dict(rollouts=len(own), cached=len(jobs) - len(own))
         found = own | self._fetch([j.id for j in jobs if j.id not in own])
-        return [found[j.id] for j in self.jobs(pairs, k)]
+        return [found[j.id] for j in asked]
 
 # %% ../nbs/21_cache.ipynb #4c9819c7
 def _record(self: Rollouts, unit: str, cached: int, seconds: float):

@@ -141,19 +141,20 @@ class RunStore:
         return f"**Run {r['id']}** · {r['status']} · {tables or 'nothing yet'}"
 
 # %% ../nbs/04_store.ipynb #8a766c3f
-_js = lambda x: json.dumps(x, ensure_ascii=False)
+_js = json.JSONEncoder(ensure_ascii=False).encode
+_flat = lambda models: _js([vars(m) for m in models])      # of models without models in them
 
 def summary_row(t: Trajectory, **columns) -> dict:
     "The line of a trajectory in `rollouts`."
     v = t.verdict
     return dict(id=t.id, **columns, task_id=t.task_id, harness_id=t.harness_id, index=t.index, seed=t.seed, outcome=v.outcome, reward=v.reward,
-                reason=v.reason, checks=_js([c.model_dump() for c in v.checks]), stop=t.stop, env_steps=t.env_steps, n_turns=len(t.turns),
+                reason=v.reason, checks=_flat(v.checks), stop=t.stop, env_steps=t.env_steps, n_turns=len(t.turns),
                 splits=t.splits, n_policy_tokens=t.n_policy_tokens, n_tokens=t.n_tokens, wall_s=t.wall_s,
                 n_parse_errors=sum(bool(x.parse_error) for x in t.turns))
 
 def turn_rows(t: Trajectory) -> list[dict]:
     return [dict(id=t.id, turn=i, row=x.row, start=x.start, stop=x.stop, completion=x.completion, finish=x.finish, parse_error=x.parse_error,
-                 calls=_js([c.model_dump() for c in x.calls]), observations=_js([o.model_dump() for o in x.observations]),
+                 calls=_flat(x.calls), observations=_flat(x.observations),
                  hooks=list(x.hooks), blocked=list(x.blocked)) for i, x in enumerate(t.turns)]
 
 _SCHEMAS = dict(turns={'hooks': 'str', 'blocked': 'int'}, calls={'ids': 'int', 'mask': 'byte', 'logprobs': 'float'}, rollouts={'reward': 'scalar'})

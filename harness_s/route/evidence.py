@@ -6,7 +6,7 @@
 from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Sequence
+from typing import Callable, Sequence
 import numpy as np
 from ..core import Task, UserError
 from ..store import RunStore
@@ -22,12 +22,14 @@ class TextIndex:
         from sklearn.feature_extraction.text import TfidfVectorizer
         self.vec = TfidfVectorizer(token_pattern=r'[^\s,;.:!?]+', sublinear_tf=True)
         self.known = self.vec.fit_transform(list(texts) or ['nothing'])
-        self.n = len(texts)
+        self.n, self.last = len(texts), ([], None)
 
     def similarity(self, texts: Sequence[str], to=None) -> np.ndarray:
         "`[len(texts), n]` cosines in [0, 1]; `to`: other vectors from `vectors`."
         to = self.known[:self.n] if to is None else to
-        return np.asarray((self.vec.transform(list(texts)) @ to.T).todense()) if len(texts) else np.zeros((0, to.shape[0]))
+        if not len(texts): return np.zeros((0, to.shape[0]))
+        if self.last[0] != list(texts): self.last = list(texts), self.vec.transform(list(texts))      # several voters ask for the same texts
+        return np.asarray((self.last[1] @ to.T).todense())
 
     def vectors(self, texts: Sequence[str]): return self.vec.transform(list(texts) or ['nothing'])[:len(texts)]
 
@@ -47,6 +49,7 @@ class Evidence:
     policy: str = ''
     texts: list[str] = field(default_factory=list)         # one a task; see task_text
     words: list[list[str]] = field(default_factory=list)   # features, one list a task
+    kept: dict = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self):
         self.outcomes = np.asarray(self.outcomes, float)
@@ -64,6 +67,11 @@ class Evidence:
         return np.divide(np.nansum(self.outcomes, 0), n, out=np.zeros(len(self.ids)), where=n > 0)
     @cached_property
     def index(self) -> TextIndex: return TextIndex(self.texts)
+
+    def once(self, key, make: Callable):
+        "What depends on the evidence alone, made once."
+        if key not in self.kept: self.kept[key] = make()
+        return self.kept[key]
 
     @cached_property
     def order(self) -> np.ndarray:

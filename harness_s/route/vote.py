@@ -4,7 +4,7 @@
 
 # %% ../../nbs/42_vote.ipynb #d9dc6c47
 from __future__ import annotations
-from typing import Literal, Protocol, Sequence
+from typing import Any, Literal, Protocol, Sequence
 import numpy as np
 from ..core import Frozen, Task, UserError
 from .evidence import Evidence
@@ -78,26 +78,35 @@ class Rates:
     name = 'rates'
     def __init__(self, prior: float = 4.0): self.prior = prior
 
-    def scores(self, evidence, tasks, texts, words):
+    def learn(self, evidence) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
+        "(place of each feature, base log-odds of the harnesses, what a feature adds to them)."
         vocab = {w: i for i, w in enumerate(sorted({w for ws in evidence.words for w in ws}))}
         have = np.zeros((len(vocab), len(evidence.tasks)))
         for t, ws in enumerate(evidence.words): have[[vocab[w] for w in set(ws)], t] = 1
         known, base = ~np.isnan(evidence.outcomes), np.clip(shrunk(evidence.outcomes), .02, .98)
         n, won = have @ known, have @ np.where(known, evidence.outcomes, 0)
-        move = logit(np.clip((won + self.prior * base) / (n + self.prior), .02, .98)) - logit(base)
+        return vocab, logit(base), logit(np.clip((won + self.prior * base) / (n + self.prior), .02, .98)) - logit(base)
+
+    def scores(self, evidence, tasks, texts, words):
+        vocab, base, move = evidence.once(('rates', self.prior), lambda: self.learn(evidence))
         ask = np.zeros((len(tasks), len(vocab)))
         for t, ws in enumerate(words): ask[t, [vocab[w] for w in set(ws) if w in vocab]] = 1
-        return logit(base) + ask @ move / np.maximum(1, np.sqrt(ask.sum(1, keepdims=True)))
+        return base + ask @ move / np.maximum(1, np.sqrt(ask.sum(1, keepdims=True)))
 
 # %% ../../nbs/42_vote.ipynb #1da3fce5
 class Profiles:
     "Match of the task with the profiles' conditions by text similarity."
     name = 'profiles'
 
-    def scores(self, evidence, tasks, texts, words):
+    def learn(self, evidence) -> tuple[list, Any]:
+        "(harness, sign, entry) of every profile line and the vectors of their conditions."
         entries = [(j, sign, e) for j, i in enumerate(evidence.ids) if i in evidence.profiles for sign, es in ((1, evidence.profiles[i].prefer), (-1, evidence.profiles[i].avoid)) for e in es]
+        return entries, evidence.index.vectors([e.when for _, _, e in entries])
+
+    def scores(self, evidence, tasks, texts, words):
+        entries, when = evidence.once('profiles', lambda: self.learn(evidence))
         if not entries: return np.full((len(tasks), len(evidence.ids)), np.nan)
-        match = evidence.index.similarity(texts, evidence.index.vectors([e.when for _, _, e in entries]))
+        match = evidence.index.similarity(texts, when)
         out = np.zeros((len(tasks), len(evidence.ids)))
         for c, (j, sign, e) in enumerate(entries): out[:, j] += sign * match[:, c] * np.sqrt(len(e.tasks))
         return np.where(match.any(1)[:, None], out + .5 * shrunk(evidence.outcomes), np.nan)
@@ -108,13 +117,18 @@ class Kin:
     name = 'kin'
     def __init__(self, noise: float = 4.0, own: float = .3): self.noise, self.own = noise, own
 
-    def scores(self, evidence, tasks, texts, words):
-        base, sim = shrunk(evidence.outcomes), evidence.index.similarity(texts)
+    def learn(self, evidence) -> tuple[np.ndarray, ...]:
+        "Base rates, eigenvectors of the tasks' similarity, smoothed weights, and the same two for the harnesses' kinship."
+        base = shrunk(evidence.outcomes)
         rest = np.where(np.isnan(evidence.outcomes), 0, evidence.outcomes - base)
         size = np.sqrt((rest ** 2).sum(0)) + 1e-9
         kin = (1 - self.own) * (rest.T @ rest) / np.outer(size, size) + self.own * np.eye(len(base))
         (a, U), (b, V) = np.linalg.eigh(evidence.index.similarity(evidence.texts)), np.linalg.eigh(kin)
         weight = U.T @ rest @ V / (np.outer(np.maximum(a, 0), np.maximum(b, 0)) + self.noise)
+        return base, U, weight, V, kin
+
+    def scores(self, evidence, tasks, texts, words):
+        (base, U, weight, V, kin), sim = evidence.once(('kin', self.noise, self.own), lambda: self.learn(evidence)), evidence.index.similarity(texts)
         return np.where(sim.any(1)[:, None], base + sim @ U @ weight @ V.T @ kin, np.nan)
 
 OFFLINE = (Nearest, Rates, Profiles, Kin)

@@ -201,17 +201,17 @@ def _rescue(self: Collector, groups: list[Group], tasks: list[Task], step: int) 
     k, failed, plan = self.cfg.group_size, [g.key.index for g in groups if g.all_failed], {}
     if not failed: return {}
     with _clock(self.seconds, 'route'):
+        _rank(self, [tasks[i] for i in failed], step)
         for i in failed: plan[i] = [self.h0] * k if self.arm.rescue == 'h0' else _pick(self, tasks[i], k)
-        _keep_ballots(self, [tasks[i] for i in failed], step)
     jobs = [train_job(tasks[i], h, j, seed=self.seed, arm=self.arm.name, step=step, place=i, phase='rescue') for i in failed for j, h in enumerate(plan[i])]
     got = _roll(self, _unit_name(self, step, 'rescue'), jobs, 'rescue', step)
     return {i: got[n * k:(n + 1) * k] for n, i in enumerate(failed)}
 
-def _keep_ballots(self: Collector, tasks: Sequence[Task], step: int):
-    "Store the ballots behind a rescue, with abstentions and invalid ones (table `rescue_ballots`, one unit an update); selectors that do not vote have none."
-    unit = f'train-{self.arm.name}-{step:05d}'
-    if self.store is None or not hasattr(self.selector, 'ballot_rows') or self.store.has('rescue_ballots', unit): return
-    self.store.append('rescue_ballots', unit, [dict(arm=self.arm.name, update=step, **row) for row in self.selector.ballot_rows(tasks)])
+def _rank(self: Collector, tasks: Sequence[Task], step: int):
+    "Let the voters rank all tasks of a rescue at once, and store their ballots, abstaining and invalid ones too (table `rescue_ballots`, one unit an update); selectors that do not vote have none."
+    if not hasattr(self.selector, 'ballot_rows'): return
+    unit, rows = f'train-{self.arm.name}-{step:05d}', self.selector.ballot_rows(tasks)
+    if self.store is not None and not self.store.has('rescue_ballots', unit): self.store.append('rescue_ballots', unit, [dict(arm=self.arm.name, update=step, **row) for row in rows])
 
 def _pick(self: Collector, task: Task, k: int) -> list[Harness]:
     "The harnesses of a rescue, one a rollout."
