@@ -51,6 +51,18 @@ def _convert(gguf: Path, out: Path):
     except OSError: shutil.rmtree(tmp)              # another process was first
 
 # %% ../../nbs/16_weights.ipynb #58b987c0
+def _hub(name: str):
+    "UserError when the hub model `name` is neither cached nor within reach."
+    import socket
+    from urllib.parse import urlsplit
+    from huggingface_hub import constants, try_to_load_from_cache
+    if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, 'config.json'), str): return
+    where = urlsplit(constants.ENDPOINT)
+    try: socket.create_connection((where.hostname, where.port or (80 if where.scheme == 'http' else 443)), 5).close()
+    except OSError as e:
+        raise UserError(f"policy: '{name}' is not a folder here and not in the cache, and {constants.ENDPOINT} does not answer ({e}): give 'pocket', 'smollm2', a folder made by save_pretrained, or connect") from e
+
+# %% ../../nbs/16_weights.ipynb #072596cd
 NAMED = {'pocket': _pocket, 'smollm2': _smollm2}
 
 def load_model(spec: str | Path, dtype):
@@ -58,6 +70,7 @@ def load_model(spec: str | Path, dtype):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     path = NAMED[str(spec)]() if str(spec) in NAMED else spec
     _quiet()
+    if isinstance(path, str) and path.count('/') == 1 and path[0] not in './~' and not Path(path).exists(): _hub(path)
     try: return AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval(), AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as e:
         raise UserError(f"policy: cannot load '{spec}' ({str(e).strip().splitlines()[0]}): give 'pocket', 'smollm2', "
