@@ -220,7 +220,7 @@ def merged_weight(linear) -> torch.Tensor:
 # %% ../../nbs/16_ragged.ipynb #ad395720
 class LlamaForward:
     "An exact forward of plain Llama on packed tokens. `read()` takes the weights over again after an update. `compile`: attend by the compiled kernel, on a CPU that has it."
-    whole = True
+    whole, small = True, 30_000_000         # floating-point operations of a layer's attention up to which the compiled kernel is the faster one
     def __init__(self, model, compile: bool = True):
         self.model = getattr(model, 'base_model', model).model if hasattr(model, 'peft_config') else model
         c = self.config = self.model.config
@@ -230,7 +230,9 @@ class LlamaForward:
         self.flat = RaggedAttention(self.h, self.hd, self.eps) if compile and self.device.type == 'cpu' and compiled() else None
 
     def plan(self, dec, fills, wanted) -> Step:
-        return pack(dec, fills, wanted) if self.flat else plan(dec, fills, wanted, whole=self.whole, dtype=self.dtype, device=self.device)
+        "Long rows and wide models are left to rectangles, whose products are large enough to be fast."
+        work = 4 * self.h * self.hd * (int(dec[1].sum()) + len(dec[1]) + sum(len(t) * (first + len(t)) for _, first, t in fills))
+        return pack(dec, fills, wanted) if self.flat and work <= self.small else plan(dec, fills, wanted, whole=self.whole, dtype=self.dtype, device=self.device)
 
     def new_cache(self) -> KVStore: return KVStore(self.config.num_hidden_layers, self.kvh, self.hd, self.dtype, self.device)
 
