@@ -9,8 +9,9 @@ from . import __version__
 from .core import UserError
 
 # %% auto #0
-__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_evolve', 'cmd_route', 'cmd_evaluate',
-           'cmd_bench', 'cmd_report', 'cmd_dash', 'cmd_experiment', 'cmd_study', 'cmd_doctor', 'parser', 'main']
+__all__ = ['OUT', 'SET', 'ANCHOR', 'COMMANDS', 'cmd_demo', 'cmd_run', 'cmd_train', 'cmd_warmstart', 'cmd_evolve', 'cmd_route',
+           'cmd_evaluate', 'cmd_bench', 'build_swe', 'cmd_report', 'cmd_label', 'cmd_dash', 'cmd_experiment',
+           'cmd_study', 'cmd_doctor', 'parser', 'main']
 
 # %% ../nbs/80_cli.ipynb #e55d9f8a
 def cmd_demo(a):
@@ -36,6 +37,12 @@ def cmd_train(a):
     from harness_s.trainrun import train_run
     print(train_run(load_config(a.config, a.set), a.arm, a.out))
 
+def cmd_warmstart(a):
+    "Teach a config's policy an oracle's conversations on training tasks; the folder is then a policy: --set policy.name=DIR."
+    from harness_s.config import load_config
+    from harness_s.train.warmstart import warm_start
+    print(warm_start(load_config(a.config, a.set), a.out))
+
 def cmd_evolve(a):
     "Evolve a pool of sibling harnesses for a config's policy and freeze it; no training."
     from harness_s.commands import evolve_run
@@ -54,18 +61,37 @@ def cmd_evaluate(a):
     print(json.dumps(evaluate_run(a.run, a.policy, a.harness, a.split, a.tasks, a.rollouts, a.anchor, a.api_base, a.api_key_env), ensure_ascii=False))
 
 def cmd_bench(a):
-    "Check a benchmark: gold passes, the null agent fails, splits are disjoint. One JSON line last."
+    "Check a benchmark (gold passes, the null agent fails, splits are disjoint), or --build the instances of swe in --out. One JSON line last."
     from harness_s.bench.base import check, get_benchmark
+    if a.check == a.build: raise UserError('bench: ask for one of --check and --build')
     bad = [o for o in a.option if '=' not in o]
     if bad: raise UserError(f"bench: --option {bad[0]!r}: write it as key=value")
     options = dict(o.split('=', 1) for o in a.option)
+    if a.build: return build_swe(a.name, a.out, options)
     bench = get_benchmark(a.name, **({'data': a.data} if a.data else {}), **options)
     print(json.dumps(bench.check() if hasattr(bench, 'check') else check(bench), default=str))
+
+def build_swe(name: str, out: str | None, options: dict[str, str]) -> int:
+    "The SWE builder as a command; `options`: n, workers, seed, packages."
+    from harness_s.bench.swe_build import main
+    if name != 'swe': raise UserError(f"bench: {name} has nothing to build: --build is for swe")
+    if not out: raise UserError('bench: --out DIR is missing: name the folder for instances.jsonl (it also keeps sources/ and env/)')
+    if odd := sorted(set(options) - {'n', 'workers', 'seed', 'packages'}): raise UserError(f"bench: --build has no option '{odd[0]}': use n, workers, seed or packages")
+    return main(['--out', out, *(x for k, v in options.items() for x in (f'--{k}', v))])
 
 def cmd_report(a):
     "Write the report of a run directory again."
     from harness_s.report import write_report
     print(write_report(a.run))
+
+def cmd_label(a):
+    "Let a language model label behaviours in a run's evaluation rollouts, and count how far it agrees with the stated rules. One JSON line last."
+    from harness_s.analyze.labeller import label_run
+    from harness_s.config import RoleConfig
+    key = {k: v for k, v in dict(api_base=a.api_base, api_key_env=a.api_key_env).items() if v}
+    if key and not a.model: raise UserError('label: --api-base and --api-key-env belong to --model: name it')
+    frame = label_run(a.run, RoleConfig(model=a.model, temperature=0.0, **key) if a.model else None, a.most)
+    print(json.dumps(frame.to_dicts(), ensure_ascii=False))
 
 def cmd_dash(a):
     "Look at one or more runs in the browser: the dashboard on 127.0.0.1."
@@ -113,14 +139,17 @@ COMMANDS = {
     'demo': (cmd_demo, [OUT, ('--seed', dict(type=int, default=0)), ('--config', dict(default='demo', help='a packaged config (demo, demo-quick) or a file')), SET]),
     'run': (cmd_run, [('config', dict(metavar='CONFIG')), ('--out', dict(metavar='DIR', help=OUT[1]['help'])), ('--dry-run', dict(action='store_true', help='resolve every setting, count rollouts, tokens and memory, check what is installed')), SET]),
     'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, SET]),
+    'warmstart': (cmd_warmstart, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,
                           ('--top', dict(type=_positive, default=5)), ('--json', dict(action='store_true'))]),
     'evaluate': (cmd_evaluate, [('run', dict(metavar='RUN')), ('--policy', dict(default='run', metavar='NAME', help="'run', a folder of weights, or a litellm model (provider/model)")),
                                 ('--harness', dict(default='H0', metavar='rank1|H0|ID')), ('--split', dict(default='', choices=['', 'train', 'val', 'test'])), ('--tasks', dict(type=int)),
                                 ('--rollouts', dict(type=int)), ANCHOR, ('--api-base', dict(metavar='URL')), ('--api-key-env', dict(metavar='VAR', help='environment variable that holds the key'))]),
-    'bench': (cmd_bench, [('name', {}), ('--check', dict(action='store_true', required=True)), ('--data', dict(metavar='FILE')), ('--option', dict(action='append', default=[], metavar='key=value'))]),
+    'bench': (cmd_bench, [('name', {}), ('--check', dict(action='store_true')), ('--build', dict(action='store_true')), ('--out', dict(metavar='DIR', help='folder of --build')), ('--data', dict(metavar='FILE')), ('--option', dict(action='append', default=[], metavar='key=value'))]),
     'report': (cmd_report, [('run', dict(metavar='RUN'))]),
+    'label': (cmd_label, [('run', dict(metavar='RUN')), ('--model', dict(default='', metavar='PROVIDER/NAME', help='a litellm model; default: roles.labeller of the config')), ('--most', dict(type=_positive, default=100, help='rollouts to label')),
+                          ('--api-base', dict(metavar='URL')), ('--api-key-env', dict(metavar='VAR', help='environment variable that holds the key'))]),
     'dash': (cmd_dash, [('runs', dict(metavar='RUN', nargs='+')), ('--port', dict(type=int, default=5006, help='0 = a free one')), ('--show', dict(action='store_true', help='open the browser'))]),
     'experiment': (cmd_experiment, [('name', dict(metavar='NAME', help='main_results, learning_signals, ... or the path of a notebook')), ('-p', dict(dest='parameter', action='append', default=[], metavar='key=value', help='one of its parameters, such as runs=DIR[,DIR...]')),
                                     ('--out', dict(required=True, metavar='DIR', help='folder for the executed notebook and its figures'))]),

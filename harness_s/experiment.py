@@ -121,10 +121,12 @@ def collector_of(config: RunConfig, arm, policy, bench, pool, store: RunStore, e
 
 # %% ../nbs/73_experiment.ipynb #57df844f
 def eval_tasks(config: RunConfig, bench) -> list:
-    "The tasks of `config.evaluate`."
+    "The tasks of `config.evaluate`: the first ones, or the same fair few in every run (`choice: spread`)."
+    from harness_s.bench.base import spread
     from harness_s.evaluate import open_test
-    tasks = open_test(bench) if config.evaluate.split == 'test' else bench.tasks(config.evaluate.split)
-    return tasks[:config.evaluate.tasks]
+    e = config.evaluate
+    tasks = open_test(bench) if e.split == 'test' else bench.tasks(e.split)
+    return spread(tasks, e.tasks) if e.choice == 'spread' else tasks[:e.tasks]
 
 def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, clock: Clock, step: int, ranked: bool, own: Harness | None = None):
     "H0 on every evaluation task, the router's first `evaluate.ranks` ranks when `ranked`, and a strategy's `own` harness (label `own`)."

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible chat endpoint on 127.0.0.1 for tests: it plays diagnoser, editor, profiler and voter, and sends
+"""An OpenAI-compatible chat endpoint on 127.0.0.1 for tests: it plays diagnoser, editor, profiler, voter and labeller, and sends
 what models really send. `faults` maps the number of a request (from 0) to the name of a fault; `log` keeps every request."""
 import json, re, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,6 +34,15 @@ def vote(text):
     return dict(ranking=sorted(rate, key=lambda n: -rate[n])[:4], reason='by success')
 
 
+def label(text):
+    "A careful reader: a habit shows where its sign stands in the trajectory."
+    habits, _, seen = text.partition('Trajectory:')
+    names = dict(re.findall(r'^(\d+)\. ([^:]+):', habits, flags=re.M))
+    first = re.search(r'agent: (.*)', seen)
+    shown = {'schema lookup before first use': bool(first) and 'LIMIT 3' in first[1], 'answer after a result': 'commit_answer' in seen and 'changed' not in seen}
+    return dict(labels=[dict(habit=int(n), applies=True, shown=shown.get(name, False)) for n, name in names.items()])
+
+
 def act(text):
     "The executor: does what the system prompt asks, then puts and is done."
     head, said = text.split('\x00')
@@ -41,7 +50,7 @@ def act(text):
     return todo[min(int(said), len(todo) - 1)]
 
 
-ROLES = {'find out why an agent failed': diagnose, 'improve the harness': edit, 'compare a sibling': profile, 'choose which harness': vote}
+ROLES = {'find out why an agent failed': diagnose, 'improve the harness': edit, 'compare a sibling': profile, 'choose which harness': vote, 'label what an agent did': label}
 
 
 def spoil(fault, good):

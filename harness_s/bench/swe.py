@@ -190,7 +190,7 @@ def find_data(data: str | Path | None) -> Path:
     path = Path(data or os.environ.get('HARNESS_S_SWE') or Path.home() / '.cache/harness-s/swe')
     path = path / 'instances.jsonl' if path.is_dir() or path.suffix == '' else path
     if not path.is_file():
-        raise UserError(f"swe: there are no instances at {path}: make them with 'python -m harness_s.bench.swe_build --out {path.parent}' (bubblewrap, pip and about 20 minutes), or give `data` (--data FILE), SWE-Gym's JSON lines or Parquet")
+        raise UserError(f"swe: there are no instances at {path}: make them with 'harness-s bench swe --build --out {path.parent}' (bubblewrap, pip and about 20 minutes), or give `data` (--data FILE), SWE-Gym's JSON lines or Parquet")
     return path
 
 class SWEBench:
