@@ -7,12 +7,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 import polars as pl
+from . import rundata
 from .core import Trajectory, UserError, Verdict
 from .dash import data, view
+from .evolve.pool import Pool
+from .harness import Change, Harness, diff
+from .route.profile import Profile
 from .store import RunStore
 
 # %% auto #0
-__all__ = ['verdict_html', 'trajectory_html', 'Run', 'Explorer', 'explore']
+__all__ = ['SHOW', 'verdict_html', 'trajectory_html', 'Difference', 'difference', 'harness_html', 'pool_html', 'profile_html',
+           'run_html', 'Run', 'Explorer', 'explore']
 
 # %% ../nbs/96_explore.ipynb #c748061c
 def _wrap(*parts: str) -> str: return f'<style>{view.CSS.replace(":host,", "")}</style>' + view.page(*parts)
@@ -32,7 +37,36 @@ def trajectory_html(t: Trajectory, most: int = 40, chars: int = 1500) -> str:
     rest = len(t.messages) - most
     return _wrap(view.verdict(head), view.conversation(events, turns), f'<p class="muted">… {rest:,} more messages</p>' if rest > 0 else '')
 
-Verdict._repr_html_, Trajectory._repr_html_ = verdict_html, trajectory_html
+# %% ../nbs/96_explore.ipynb #048ba082
+class Difference(list):
+    "The changes that turn one harness into another, shown as removed and added values."
+    def _repr_html_(self): return _wrap(view.changes(self))
+
+def difference(a: Harness, b: Harness) -> Difference: return Difference(diff(a, b))
+
+def harness_html(h: Harness) -> str:
+    "Id, parent, intent, and every component that is not empty."
+    head = f'<h4>Harness {view.esc(h.id)}</h4><div class="muted">{view.esc("child of " + h.parent if h.parent else "base")}{view.esc(" · " + h.intent if h.intent else "")}</div>'
+    return _wrap('<div class="box">', head, view.changes([Change(path=c.path, after=c.after) for c in diff(Harness(), h)]), '</div>')
+
+def pool_html(p: Pool) -> str:
+    "Its members with lineage, causes and validation counts."
+    cols = ('name', 'harness_id', 'parent', 'generation', 'causes', 'intent', 'solved', 'repaired', 'regressed', 'val_n', 'val_missing')
+    rows = [{**{c: r[c] for c in cols}, 'selected': ('parent', 'pass') if r['selected'] else ''} for r in p.lineage()]
+    return _wrap(f'<h4>Pool of {len(p)}</h4><div class="muted">{view.esc("frozen " + p.hash if p.frozen else "open")} · {len(p.rejected)} proposals rejected</div>', view.table(rows))
+
+def profile_html(p: Profile) -> str:
+    "When it helps and when it hinders, with the tasks behind each entry."
+    return _wrap(view.profile_card(f'Profile of {p.harness_id}', p.model_dump(mode='json')), f'<p class="muted">{view.esc(p.note)}</p>' if p.note else '')
+
+def run_html(s: RunStore) -> str:
+    "Who it is, and its rollouts by stage and arm."
+    at, f = rundata.stamp(s), rundata.outcomes(s, columns=('stage', 'arm', 'outcome'))
+    rows = f.group_by('stage', 'arm').agg(rollouts=pl.len(), solved=(pl.col('outcome') == 'pass').sum(), missing=(pl.col('outcome') == 'missing').sum()).sort('stage', 'arm').to_dicts() if len(f) else []
+    return _wrap(f'<h4>{view.esc(at["name"])}</h4><div class="muted">run {view.esc(at["run"])}, seed {view.esc(at["seed"])}, {view.esc(at["status"])}, commit {view.esc(at["commit"])}</div>', view.table(rows, 'no rollouts yet'))
+
+SHOW = {Verdict: verdict_html, Trajectory: trajectory_html, Harness: harness_html, Pool: pool_html, Profile: profile_html, RunStore: run_html}
+for _type, _html in SHOW.items(): _type._repr_html_ = _html
 
 # %% ../nbs/96_explore.ipynb #b5da2786
 class Run:
@@ -41,7 +75,6 @@ class Run:
 
     def scores(self) -> pl.DataFrame:
         "Scores by arm and label (see `rundata.score_table`)."
-        from harness_s import rundata
         c = self.store.run.get('config', {})
         return rundata.score_table(rundata.last_step(rundata.evaluations(self.store)), c.get('evaluate', {}).get('rollouts', 3), c.get('seed', 0))
 
@@ -67,14 +100,9 @@ class Run:
     @property
     def pool(self) -> Any:
         "The pool, or None."
-        from harness_s import rundata
         return rundata.pool(self.store)
 
-    def _repr_html_(self):
-        from harness_s import rundata
-        s, f = rundata.stamp(self.store), self.store.frame
-        rows = f.group_by('stage', 'arm').agg(rollouts=pl.len(), solved=(pl.col('outcome') == 'pass').sum(), missing=(pl.col('outcome') == 'missing').sum()).sort('stage', 'arm').to_dicts() if len(f) else []
-        return _wrap(f'<h4>{view.esc(s["name"])}</h4><div class="muted">run {view.esc(s["run"])}, seed {view.esc(s["seed"])}, {view.esc(s["status"])}</div>', view.table(rows, 'no rollouts yet'))
+    def _repr_html_(self): return run_html(self.store)
 
 # %% ../nbs/96_explore.ipynb #7732fd0d
 class Explorer:
