@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 BROWSER = os.environ.get('BROWSER_PATH') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
 pytest.importorskip('panel', reason='panel is not installed: the dash extra'); sync = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium here (apt-get install chromium)')
-WAIT = 60_000
+WAIT = 180_000
 PAGES = ('overview', 'properties', 'profiles', 'training', 'router', 'outcomes', 'trajectory', 'compare')
 
 
