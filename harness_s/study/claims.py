@@ -20,7 +20,8 @@ from .run import runs_of
 
 # %% auto #0
 __all__ = ['MEASURES', 'PAGES', 'nested', 'score', 'groups', 'rollouts', 'coverage', 'h0_share', 'margin', 'utilities', 'reorder',
-           'habits', 'verdict', 'claims_table', 'claims_figure', 'pages', 'write_results']
+           'habits', 'verdict', 'claims_table', 'claims_figure', 'arm_table', 'arm_means', 'reuse_table', 'pages',
+           'write_results']
 
 # %% ../../nbs/79_study_claims.ipynb #2c6959b3
 def nested(values, seeds, clusters, draws: int = 4000, seed: int = 0) -> tuple[float, float, float, float]:
@@ -153,6 +154,37 @@ def claims_figure(table: pl.DataFrame):
     df = table.select(name=pl.format('{} {}', 'claim', 'expected'), metric=pl.lit('difference'), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p='p_holm')
     return plots_runs.differences(df, 'Claims: expected above zero')
 
+# %% ../../nbs/79_study_claims.ipynb #8ed6ad7d
+def arm_table(stores: Sequence[RunStore]) -> pl.DataFrame:
+    "A row a run, arm and way of choosing the harness: passK, avgK with interval, n, n_missing; rollouts and seconds stand beside the arm's first row."
+    rows = []
+    for s in stores:
+        for f in sorted((s.path/'arms').glob('*.json')):
+            d = s.read_json(f'arms/{f.name}')
+            cost = {f'{k}_rollouts': v for k, v in d['rollouts'].items()} | {f'{k}_s': v for k, v in d['seconds'].items()}
+            for label, x in d['scores'].items():
+                k = next(n for n in x if n.startswith('avg'))
+                rows.append(dict(run=f'{s.path.parent.name}/{s.path.name}', seed=s.run['config']['seed'], arm=f.stem, label=label, updates=d['updates'], pass_k=x[k.replace('avg', 'pass')], avg_k=x[k],
+                                 avg_low=x['ci95'][k][0], avg_high=x['ci95'][k][1], n=x['n'], n_missing=x['n_missing'], **cost))
+                cost = {}
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+def arm_means(table: pl.DataFrame) -> pl.DataFrame:
+    "Over seeds: mean and standard deviation of passK and avgK, rollouts and seconds, best first."
+    sums = [c for c in table.columns if c.endswith(('_rollouts', '_s')) and c != 'pass_k']
+    return (table.group_by('arm', 'label').agg(seeds=pl.col('seed').n_unique(), avg_k=pl.col('avg_k').mean(), avg_sd=pl.col('avg_k').std(), pass_k=pl.col('pass_k').mean(),
+                                               n=pl.col('n').sum(), n_missing=pl.col('n_missing').sum(), **{c: pl.col(c).mean() for c in sums}).sort('avg_k', descending=True))
+
+def reuse_table(plan: StudyPlan, out: Path) -> pl.DataFrame:
+    "Arms trained from another base policy with this seed's pool: Avg@k under H0 of the start and of each arm, and the paired difference from the start."
+    rows = []
+    for s in (RunStore.open(p) for p in runs_of(out, 'reuse')):
+        for arm in plan.reuse.arms:
+            d = score(s, f'{arm}/h0', 'base/h0'); e, low, high, p = nested(d['value'], d['seed'], d['cluster'])
+            mean = lambda a: float(rundata.score_table(_side(s, f'{a}/h0'), s.run['config']['evaluate']['rollouts']).item(0, f"avg{s.run['config']['evaluate']['rollouts']}"))
+            rows.append(dict(seed=s.run['config']['seed'], start=plan.reuse.base, arm=arm, start_avg=mean('base'), avg=mean(arm), difference=e, ci_low=low, ci_high=high, p=p, n=len(d), n_missing=int(d['n_missing'].sum())))
+    return pl.DataFrame(rows, infer_schema_length=None)
+
 # %% ../../nbs/79_study_claims.ipynb #3b3fe775
 PAGES: dict[str, str] = dict(main_results='table1', learning_signals='figure3', rescue_strategies='table2', behaviours='table3', transfer_cases='table4', router='table5', properties='figure1',
                              diversity='figure5', cross_harness='figure4', costs='tables9_10', harness_scaling='scaling')
@@ -182,6 +214,9 @@ def write_results(plan: StudyPlan, out: str | Path, folder: str | Path, show: bo
     if not stores: raise UserError(f'{out} holds no finished run: run the study first')
     table = claims_table(plan, stores)
     with atomic(folder/'claims.csv') as tmp: table.write_csv(tmp, float_precision=5)
+    every = arm_table([*stores, *(RunStore.open(p) for kind in ('scaling', 'reuse') for p in runs_of(out, kind))])
+    for name, df in dict(arms=arm_means(every.filter(pl.col('run').str.starts_with('runs/'))), arms_by_run=every, reuse=reuse_table(plan, out)).items():
+        if len(df): df.write_csv(folder/f'{name}.csv', float_precision=4)
     save_figure(claims_figure(table), folder/'claims', table)
     (folder/'claims.html').unlink(missing_ok=True)
     for name in ('preregistration.md', 'plan.json', 'wall_seconds.json', 'cpu_seconds.json'):

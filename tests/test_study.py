@@ -1,0 +1,46 @@
+"A study of toy size, for real: registered first, killed in the middle, gone on with, and its claims read from the runs."
+import os, signal, subprocess, sys, time
+from pathlib import Path
+import pytest
+from harness_s.core import UserError
+from harness_s.store import RunStore, read_json
+from harness_s.study.claims import claims_table, write_results
+from harness_s.study.plan import Claim, Cross, Scaling, StudyPlan, register
+from harness_s.study.run import parts_of, run_study, runs_of
+
+SMALL = ('train.updates=2', 'train.tasks_per_update=2', 'train.group_size=4', 'evolve.proposals=[2]', 'evolve.diagnose_tasks=20', 'evolve.cover_tasks=10', 'route.val_tasks=10',
+         'bench.options.train=24', 'bench.options.val=12', 'bench.options.test=12', 'evaluate.rollouts=1')
+PLAN = StudyPlan(name='toy', about='a test', base='demo-quick', settings=SMALL, seeds=2, task_seed=900, arms=('grpo', 'top8_adaptive'), scaling=Scaling(sizes=(1,), seeds=1), cross=Cross(arms=('base', 'grpo'), harnesses=1),
+                 claims=(Claim(id='a', text='above', measure='score', args=('top8_adaptive/h0', 'grpo/h0')), Claim(id='d', text='covers', measure='coverage'), Claim(id='h', text='habits', measure='habits', args=('grpo', 'base'))))
+CHILD = 'import sys; from test_study import PLAN; from harness_s.study.run import run_study; run_study(PLAN, sys.argv[1], jobs=2, show=False, facts=lambda p: {})'
+
+
+@pytest.fixture(scope='module')
+def killed(tmp_path_factory):
+    "A study that was killed with -9 once something of it stood."
+    out = tmp_path_factory.mktemp('study')/'toy'
+    p = subprocess.Popen([sys.executable, '-c', CHILD, str(out)], cwd=Path(__file__).parent, start_new_session=True, env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    end = time.monotonic() + 240
+    while not list((out/'runs').glob('*/arms/*.json')) and time.monotonic() < end and p.poll() is None: time.sleep(.2)
+    os.kill(p.pid, signal.SIGKILL); p.wait()
+    assert list((out/'runs').glob('*/arms/*.json')) and not all(read_json(f).get('status') == 'done' for f in (out/'runs').glob('*/run.json'))
+    time.sleep(1)                                             # the parts notice within a fifth of a second that their parent is gone
+    return out
+
+
+def test_registered_before_anything_ran(killed):
+    page = killed/'preregistration.md'
+    assert PLAN.hash in page.read_text() and page.stat().st_mtime <= min(f.stat().st_mtime for f in (killed/'runs').glob('*/pool/pool.json'))
+    with pytest.raises(UserError, match='does not change'): register(PLAN.model_copy(update=dict(settings=(*SMALL, 'train.lr=0.1'))), killed)
+
+
+def test_goes_on_and_ends_with_claims(killed, tmp_path):
+    kept = {f: f.stat().st_mtime_ns for f in (killed/'runs').glob('*/arms/*.json')}
+    run_study(PLAN, killed, jobs=2, show=False, tell=lambda s: None)
+    assert {f: f.stat().st_mtime_ns for f in kept} == kept                                # what was done is not done again
+    assert [p.name for p in parts_of(PLAN, killed)] == ['runs/seed-0', 'runs/seed-1', 'scaling/seed-0-01', 'cross/seed-0', 'cross/seed-1'] and all((killed/p.name/'run.json').is_file() for p in parts_of(PLAN, killed))
+    said = []; run_study(PLAN, killed, jobs=2, show=False, tell=said.append); assert not said
+    table = write_results(PLAN, killed, tmp_path/'figures', notebooks=False)
+    assert table['claim'].to_list() == ['a', 'd', 'h'] and table['seeds'].to_list() == [2, 2, 2] and set(table['n_missing']) == {0} and table.filter(table['claim'] == 'a')['n'].item() == 24
+    assert (tmp_path/'figures'/'claims.csv').read_text().startswith('claim,expected,difference,ci_low,ci_high') and (tmp_path/'figures'/'preregistration.md').is_file()
+    with pytest.raises(UserError, match='no measure'): claims_table(PLAN.model_copy(update=dict(claims=(Claim(id='x', text='', measure='nosuch'),))), [RunStore.open(p) for p in runs_of(killed)])
