@@ -4,7 +4,8 @@
 
 # %% ../nbs/70_plots.ipynb #6931bc8d
 from __future__ import annotations
-import math, textwrap, warnings
+import math, os, shutil, signal, subprocess, sys, tempfile, textwrap, warnings
+from contextlib import suppress
 from pathlib import Path
 import polars as pl
 
@@ -155,7 +156,7 @@ def outcome_matrix(df: pl.DataFrame, names: dict[str, str] | None = None, title:
 # %% ../nbs/70_plots.ipynb #93e83974
 def browser() -> str | None:
     "Path of a Chromium or Chrome that kaleido can drive, or None (kaleido absent counts as none)."
-    import importlib.util, os, shutil
+    import importlib.util
     if importlib.util.find_spec('kaleido') is None: return None
     found = os.environ.get('BROWSER_PATH') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'chrome'))), None)
     if found: os.environ.setdefault('BROWSER_PATH', found)
@@ -165,14 +166,34 @@ _told: set[str] = set()
 def _no_png(why: str):
     if why not in _told: _told.add(why); warnings.warn(f'figures are saved without PNG: {why}', stacklevel=3)
 
-def write_pngs(figs: dict[Path, object], width: int = 760, scale: float = 2) -> list[Path]:
-    "Write each Figure as PNG, with one browser for all. [] and a single warning when none can be had."
+def write_pngs(figs: dict[Path, object], width: int = 760, scale: float = 2, limit: float | None = None) -> list[Path]:
+    "Write each Figure as PNG, with one browser for all, in a process of its own that gets `limit` seconds; each file whole or not at all. Fewer paths and a single warning where it fails."
     if not figs: return []
     if not browser(): _no_png("no kaleido with a Chromium here (pip install kaleido; apt-get install chromium)"); return []
-    import plotly.io as pio
-    try: pio.write_images(list(figs.values()), [str(p) for p in figs], format='png', width=width, scale=scale)
-    except Exception as e: _no_png(f'the browser failed ({type(e).__name__}: {str(e)[:200]})'); return []       # a picture is never worth a run
-    return [p for p in figs if p.is_file()]
+    with tempfile.TemporaryDirectory() as d:
+        made = {p: Path(d)/f'{i}.png' for i, p in enumerate(figs)}
+        (Path(d)/'figs.json').write_text('[' + ','.join(f.to_json() for f in figs.values()) + ']')
+        why = _in_time([sys.executable, '-c', _WRITE, d, str(width), str(scale)], limit or 60 + 5 * len(figs))
+        if why: _no_png(f'the browser failed ({why})')                        # a picture is never worth a run
+        out = [p for p, f in made.items() if f.is_file() and f.stat().st_size]
+        for p in out: shutil.move(made[p], p)
+    return out
+
+_WRITE = '''import json, sys
+import plotly.io as pio
+d, width, scale = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+figs = json.load(open(d + '/figs.json'))
+pio.write_images(figs, [f'{d}/{i}.png' for i in range(len(figs))], format='png', width=width, scale=scale, validate=False)'''
+
+def _in_time(command: list[str], limit: float) -> str:
+    "Run a command with its children, all killed after `limit` seconds; '' or why it failed."
+    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try: err = p.communicate(timeout=limit)[1]
+    except subprocess.TimeoutExpired: return f'no answer within {limit:.0f} s'
+    finally:
+        with suppress(ProcessLookupError): os.killpg(p.pid, signal.SIGKILL)
+        p.wait()
+    return '' if p.returncode == 0 else (err.strip().splitlines() or ['no message'])[-1][:200]
 
 # %% ../nbs/70_plots.ipynb #418ed453
 def flat(data: pl.DataFrame) -> pl.DataFrame:
