@@ -43,9 +43,9 @@ def trajectory(task, harness, index, where, chance, turns=3, tokens=True):
     return t
 
 
-def make_run(path, seed=0, updates=20, gain=0.0, status='done', external=False, siblings=8):
+def make_run(path, seed=0, updates=20, gain=0.0, status='done', external=False, siblings=8, lr=None):
     "Write the run; returns its store."
-    store = RunStore.create(path, {'name': f'made-up {Path(path).name}', 'seed': seed, 'evaluate': {'rollouts': 3}, 'bench': {'name': 'pocket'}, 'policy': {'name': 'pocket'}, 'train': {'lr': 3e-4 * (1 + seed)}}, versions={'python': '3.11', 'torch': '2.13.0'}, commit='abc1234')
+    store = RunStore.create(path, {'name': f'made-up {Path(path).name}', 'seed': seed, 'evaluate': {'rollouts': 3}, 'bench': {'name': 'pocket'}, 'policy': {'name': 'pocket'}, 'train': {'lr': lr or 3e-4 * (1 + seed)}}, versions={'python': '3.11', 'torch': '2.13.0'}, commit='abc1234')
     hs = pool_of(siblings); h0, sib = hs[0], hs[1:]; train, val, test = (tasks(s) for s in ('train', 'val', 'test'))
     external = h0.child('', 'made elsewhere', prompt_rules={'base': PromptRule(slot='role', text='Act for the user.')}) if external else None     # in no pool, used in no training
     def chance(t, h, step=0):
@@ -67,12 +67,13 @@ def make_run(path, seed=0, updates=20, gain=0.0, status='done', external=False, 
     pool.freeze(); pool.save(store.path/'pool')
     for n, (name, step) in enumerate([('0', 0), ('top8_adaptive-10', 10), ('top8_adaptive-20', 20)]):
         cal = {(t.id, h.id): trajectory(t, h, 0, (seed, 'cal', name), chance(t, h, step * 2)).verdict.reward for t in val for h in hs}
-        store.write_json(f'calibration/{name}.json', dict(step=step, policy='p', ids=pool.ids, n_missing=0, tasks=[t.model_dump(mode='json') for t in val], outcomes=[[cal[t.id, i] for i in pool.ids] for t in val], texts=[], words=[]))
+        store.write_json(f'calibration/{name}.json', dict(step=step, policy='p', ids=pool.ids, n_missing=0, tasks=[t.model_dump(mode='json') for t in val], outcomes=[[cal[t.id, i] for i in pool.ids] for t in val], texts=[t.instruction for t in val], words=[[t.family] for t in val]))
         entry = lambda i: dict(when=FAMILIES[i % 6], behavior=f'follows every page ({n}) {EVIL}' if i % 2 else 'reads back after a write', tasks=[val[i].id, val[i + 1].id])
         store.write_json(f'profiles/{name}.json', {h.id: dict(harness_id=h.id, prefer=[entry(i)], avoid=[entry(i + 2)] if i % 3 else [], n=24, n_missing=0, repaired=4, regressed=1) for i, h in enumerate(sib)})
     best = {t.id: sib[FAMILIES.index(t.family) % len(sib)] if t.family != 'plain' else h0 for t in test}
     store.append('ballots', 'eval-top8_adaptive-00020', [dict(task_id=t.id, voter=v, status='abstain' if v == 'rates' and i % 5 == 0 else 'valid', reason=f'20 neighbours {EVIL}', ranking=[best[t.id].id, sib[1].id, sib[2].id, h0.id], with_h0=True, step=20, place=p)
                  for i, t in enumerate(test) for p, v in enumerate(('nearest', 'rates', 'profiles'))])
+    store.append('rescue_ballots', 'top8_adaptive-00003', [dict(arm='top8_adaptive', update=3, task_id=train[0].id, voter='rates', status='valid', reason='0.5 0.4', ranking=[sib[0].id, sib[1].id], with_h0=False, step=0, place=0)])
     for a, arm in enumerate(('grpo', 'grpo_h0_rescue', 'top8_adaptive')):
         rows = []
         for s in range(updates):

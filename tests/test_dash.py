@@ -18,8 +18,9 @@ def server(tmp_path_factory):
     import fakerun
     from harness_s.dash.app import serve
     d = tmp_path_factory.mktemp('dash'); a, b = fakerun.make_run(d/'demo', updates=6), fakerun.make_run(d/'other', seed=1, updates=2, gain=.2, status='running')
+    twin = fakerun.make_run(d/'twin', seed=2, updates=3, lr=3e-4)                      # another seed of demo's settings
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
-    thread = serve([a.path, b.path], port=port, threaded=True)
+    thread = serve([a.path, b.path, twin.path], port=port, threaded=True)
     for _ in range(200):
         with socket.socket() as s:
             if s.connect_ex(('127.0.0.1', port)) == 0: break
@@ -142,6 +143,26 @@ def test_lineage_click_selects_the_sibling(page, server):
         if 'harness=h' in page.url: break
     wait_url(page, 'harness=h')
     page.get_by_label('anchor').select_option('top8_adaptive-10'); wait_url(page, 'anchor=top8_adaptive-10'); page.get_by_text('(before: 0)').wait_for()
+
+
+def test_seeds_are_overlaid_with_intervals(page, server):
+    go(page, server, page='training')
+    page.get_by_text('2 seed(s), band: both seeds').first.wait_for()                  # demo and twin; other has another learning rate
+    page.get_by_role('button', name='this run', exact=True).click(); wait_url(page, 'seeds=false'); page.get_by_text('1 seed(s)').first.wait_for()
+    page.get_by_role('button', name='each update').click(); wait_url(page, 'every=1'); page.get_by_text('Every 1 update(s)').first.wait_for()
+    go(page, server, page='training', every=1); page.get_by_text('Every 1 update(s); 2 seed(s)').first.wait_for()
+    go(page, server, page='training', run='other'); page.get_by_text('1 seed(s)').first.wait_for(); assert 'band: both' not in page.content()
+
+
+def test_ballots_show_what_the_voters_knew(page, server):
+    go(page, server, page='router', task='test-lookup-0')
+    page.get_by_text('What was known at calibration top8_adaptive-20').wait_for()
+    page.get_by_text('Nearest validation tasks').first.wait_for(); page.get_by_text('val-lookup-0').first.wait_for()
+    page.get_by_label('task', exact=True).select_option('train-paging-0'); wait_url(page, 'task=train-paging-0'); page.get_by_text('rescue, update 4').wait_for()
+
+
+def test_ranks_by_checkpoint(page, server):
+    go(page, server, page='properties'); page.get_by_text('Ranks by checkpoint').wait_for(); page.get_by_text('step 20', exact=True).wait_for()
 
 
 def test_link_opens_the_same_view(page, server):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 import panel as pn
 import polars as pl
-from .. import plots, plots_runs, rundata, report
+from .. import plots, plots_runs, report, rundata
 from ..analyze import properties
 from . import view
 from .parts import View, block, chart, heading, memo, select
@@ -67,7 +67,17 @@ def _drift(v: View, h0: str) -> list:
     if not arms: return []
     arm = v.state.arm if v.state.arm in arms else arms[-1]
     df = properties.nonstationarity(rundata.calibrations(v.run, arm), h0, v.seed)
-    return [select('checkpoints of arm', arms, arm, lambda a: setattr(v.state, 'arm', a)), chart(plots.nonstationarity(df, v.names), df, 'nonstationarity')]
+    return [select('checkpoints of arm', arms, arm, lambda a: setattr(v.state, 'arm', a)), chart(plots.nonstationarity(df, v.names), df, 'nonstationarity'), *_rank_changes(v, df)]
+
+def _rank_changes(v: View, df: pl.DataFrame) -> list:
+    "Rank of each sibling by net change at each checkpoint, with the tasks that it repaired and regressed; the largest changes first."
+    if not len(df): return []
+    steps, rows = sorted(df['step'].unique()), []
+    for (h,), g in df.group_by('harness_id', maintain_order=True):
+        at = {r['step']: r for r in g.iter_rows(named=True)}; ranks = [at[s]['rank'] for s in steps if s in at]
+        rows.append({'sibling': v.name(h), **{f'step {s}': f"{at[s]['rank']}  (+{at[s]['repaired']} −{at[s]['regressed']})" if s in at else '–' for s in steps}, 'change of rank': f'{ranks[-1] - ranks[0]:+d}', 'n': at[max(at)]['n'], 'missing': at[max(at)]['n_missing']})
+    rows.sort(key=lambda r: -abs(int(r['change of rank'])))
+    return [heading('Ranks by checkpoint', 'Rank by net change (tasks repaired and regressed against H0, paired); a minus is a better rank than at first.'), block(view.table(rows))]
 
 # %% ../../nbs/93_dash_pages.ipynb #6c4a0f26
 def profiles(v: View) -> list:
@@ -96,16 +106,18 @@ def _cards(v: View, at: str, anchors: list[str], anchor: str) -> list:
 SIGNALS = ('effective_group_rate', 'effective_token_share', 'rescue_success', 'reward', 'reward_first', 'entropy', 'clip_share', 'w_mean', 'rollouts')
 
 def training(v: View) -> list:
-    m = v.metrics
-    if not len(m): return [heading('Training', 'Nothing was trained in this run.')]
-    size = pn.widgets.RadioButtonGroup(name='resolution', options={'by ten updates': 10, 'each update': 1}, value=10)
-    grid = pn.FlexBox(sizing_mode='stretch_width')
+    runs = v.twins(); mine = v.metrics
+    if not len(mine): return [heading('Training', 'Nothing was trained in this run.')]
+    size = pn.widgets.RadioButtonGroup(name='resolution', options={'by ten updates': 10, 'each update': 1}, value=v.state.every, width=240)
+    over = pn.widgets.RadioButtonGroup(name='runs', options={f'all {len(runs)} seeds': True, 'this run': False}, value=v.state.seeds and len(runs) > 1, width=200, visible=len(runs) > 1)
+    table, grid = pn.Column(sizing_mode='stretch_width'), pn.FlexBox(sizing_mode='stretch_width')
     def draw(_=None):
-        cells = [pn.Column(chart(plots_runs.signal(m, s, size.value), plots_runs.by_stage(m, s, size.value), s), min_width=460, styles={'flex': '1 1 460px'}) for s in SIGNALS if s in m.columns and m[s].count()]
-        grid[:] = cells
-    size.param.watch(draw, 'value'); draw()
-    rows = report._signal_rows(type('F', (), dict(signals=rundata.signal_table(m)))())
-    return [heading('Learning signals', f"{m['arm'].n_unique()} arms, {len(m)} updates; ratios are ratios of sums."), block(view.table(rows)), size, grid]
+        v.state.param.update(every=size.value, **({'seeds': over.value} if len(runs) > 1 else {}))
+        parts = {n: rundata.metrics(r).with_columns(seed=pl.lit(n)) for n, r in runs.items() if over.value or r is v.run}; m = pl.concat([x for x in parts.values() if len(x)], how='diagonal_relaxed')
+        table[:] = [block(view.table([{**({'run': n} if len(parts) > 1 else {}), **row} for n, x in parts.items() for row in report._signal_rows(type('F', (), dict(signals=rundata.signal_table(x)))())]))]
+        grid[:] = [pn.Column(chart(plots_runs.signal(m, s, size.value), plots_runs.by_stage(m, s, size.value), s), min_width=460, styles={'flex': '1 1 460px'}) for s in SIGNALS if s in m.columns and m[s].count()]
+    size.param.watch(draw, 'value'); over.param.watch(draw, 'value'); draw()
+    return [heading('Learning signals', f"{mine['arm'].n_unique()} arms, {len(mine)} updates; ratios are ratios of sums."), table, pn.Row(size, over), grid]
 
 # %% ../../nbs/93_dash_pages.ipynb #75c525d4
 def router(v: View) -> list:
@@ -127,14 +139,42 @@ def _oracle(v: View) -> list:
                      'oracle': report.pct(solved.group_by('task_id').agg(pl.col('s').max())['s'].mean()), 'n tasks': c['task_id'].n_unique(), 'missing': int((c['outcome'] == 'missing').sum())})
     return [heading('Oracle gap on validation tasks', 'The oracle picks after seeing the outcomes: an upper bound, no method.'), block(view.table(rows))] if rows else []
 
+def _cast(v: View) -> pl.LazyFrame | None:
+    "Ballots of evaluations and of rescues, below each other, with what they were cast for."
+    parts = [(t, v.run.scan(t)) for t in ('ballots', 'rescue_ballots')]
+    have = [f.with_columns(use=pl.lit('evaluation') if t == 'ballots' else pl.format('rescue, update {}', pl.col('update') + 1)) for t, f in parts if f.collect_schema().names()]
+    return pl.concat(have, how='diagonal_relaxed') if have else None
+
 def _ballots(v: View) -> list:
-    b = v.run.scan('ballots'); have = b.collect_schema().names()
-    if not have: return [heading('Ballots', 'No ballots were stored.')]
+    b = _cast(v)
+    if b is None: return [heading('Ballots', 'No ballots were stored.')]
     tasks = b.select('task_id').unique(maintain_order=True).head(2000).collect()['task_id'].to_list(); task = v.state.task if v.state.task in tasks else tasks[0]
-    rows = b.filter(pl.col('task_id') == task).sort('step', 'place').collect()
-    show = [{**({'arm': r.get('arm')} if 'arm' in have else {}), 'step': r['step'], 'H0 allowed': 'yes' if r['with_h0'] else 'no', 'voter': r['voter'], 'status': (r['status'], 'pass' if r['status'] == 'valid' else 'fail'),
-             'ranking': ' > '.join(v.name(h) for h in r['ranking'] or []), 'evidence': r['reason']} for r in rows.iter_rows(named=True)]
-    return [heading('Ballots of one task', f"{len(rows)} ballots, {len(rows.filter(pl.col('status') != 'valid'))} not valid"), select('task', tasks, task, lambda t: setattr(v.state, 'task', t)), block(view.table(show))]
+    rows = b.filter(pl.col('task_id') == task).sort('step', 'use', 'place').collect(); have = rows.columns
+    show = [{'cast for': r['use'], **({'arm': r.get('arm')} if 'arm' in have else {}), 'step': r['step'], 'H0 allowed': 'yes' if r['with_h0'] else 'no', 'voter': r['voter'], 'status': (r['status'], 'pass' if r['status'] == 'valid' else 'fail'),
+             'ranking': ' > '.join(v.name(h) for h in r['ranking'] or []), 'its scores, or reason': r['reason']} for r in rows.iter_rows(named=True)]
+    known = list(dict.fromkeys(n for a, at in rows.select(pl.col('arm') if 'arm' in have else pl.lit('').alias('arm'), 'step').iter_rows() for n, arm, step in rundata.calibration_names(v.run) if step == at and (at == 0 or not a or arm == a)))
+    named = list(dict.fromkeys(h for r in rows['ranking'].to_list() for h in r or []))
+    return [heading('Ballots of one task', f"{len(rows)} ballots, {len(rows.filter(pl.col('status') != 'valid'))} not valid"), select('task', tasks, task, lambda t: setattr(v.state, 'task', t)), block(view.table(show)), *(x for n in known[:3] for x in _known(v, n, task, named))]
+
+def _known(v: View, name: str, task: str, ids: list[str]) -> list:
+    "The evidence of a calibration that the voters had for a task: rates, profiles, and the validation tasks nearest to it."
+    c, d, profiles = rundata.calibration(v.run, name), v.run.read_json(f'calibration/{name}.json'), v.run.read_json(f'profiles/{name}.json', {})
+    family = next(iter(v.run.frame.filter(pl.col('task_id') == task)['family']), None)
+    ratio = lambda g: f"{int((g['outcome'] == 'pass').sum())} of {len(g)}"
+    says = lambda h, side: '; '.join(f"{e['when']}: {e['behavior']} ({len(e['tasks'])})" for e in (profiles.get(h) or {}).get(side, [])[:3])
+    rows = [{'harness': v.name(h), 'validation': ratio(g := c.filter(pl.col('harness_id') == h)), 'same family': ratio(g.filter(pl.col('family') == family)), 'prefer': says(h, 'prefer'), 'avoid': says(h, 'avoid')} for h in ids]
+    return [heading(f'What was known at calibration {name}', 'Solved validation tasks and the first profile entries of each harness that was named.'), block(view.table(rows)), *_nearest(v, d, task)]
+
+def _nearest(v: View, d: dict, task: str, most: int = 5) -> list:
+    "The calibrated tasks nearest to a task by the words of its instruction, and who solved them."
+    from harness_s.dash import data
+    one = data.attempts(v.run, task, 1)
+    said = [e['content'] for e in data.events(v.run, v.run.frame.filter(pl.col('id') == one['id'][0])['unit'][0], one['id'][0], 0, 4) if e['source'] == 'task'] if len(one) else []
+    if not said or not d.get('texts'): return []
+    from harness_s.route.evidence import TextIndex
+    sim = TextIndex(d['texts']).similarity(said[:1])[0]; best = sorted(range(len(sim)), key=lambda i: (-sim[i], i))[:most]
+    rows = [{'similarity': f'{sim[i]:.2f}', 'validation task': d['tasks'][i]['id'], 'instruction': d['tasks'][i]['instruction'][:120], 'solved by': ', '.join(v.name(h) for h, x in zip(d['ids'], d['outcomes'][i]) if x is not None and x >= .5) or 'none'} for i in best]
+    return [block('<h4>Nearest validation tasks by the words of the instruction</h4>', view.table(rows))]
 
 # %% ../../nbs/93_dash_pages.ipynb #1f0dbbc5
 ROWS, FIRST = 120, {'cover': 0, 'calibrate': 1, 'eval': 2, 'train': 3}
@@ -148,11 +188,13 @@ def outcomes(v: View) -> list:
     same = lambda c: pl.col(c).is_null() if row[c] is None else pl.col(c) == row[c]
     f = v.run.frame.filter(same('stage') & same('arm') & same('step')); m = properties.outcome_matrix(f)
     order = [c for c in v.names if c in m.columns] + [c for c in m.columns[2:] if c not in v.names]; m = m.select('task_id', 'difficulty', *order)
-    part = pn.widgets.IntSlider(name=f'tasks from (of {len(m)}, hardest first)', start=0, end=max(1, len(m) - 1), step=ROWS, value=0, width=420, visible=len(m) > ROWS)
+    part = pn.widgets.IntSlider(name=f'tasks from (of {len(m)}, hardest first)', start=0, end=max(1, len(m) - 1), step=ROWS, value=min(v.state.at // ROWS * ROWS, max(0, len(m) - 1)), width=420, visible=len(m) > ROWS)
     holder = pn.Column(sizing_mode='stretch_width')
-    def draw(_=None): holder[:] = [chart(plots.outcome_matrix(m[part.value:part.value + ROWS], v.names), m, 'outcome_matrix', lambda pt: _open(v, f, pt, order))]
+    def draw(_=None):
+        v.state.at = part.value
+        holder[:] = [chart(plots.outcome_matrix(m[part.value:part.value + ROWS], v.names), m, 'outcome_matrix', lambda pt: _open(v, f, pt, order))]
     part.param.watch(draw, 'value'); draw()
-    return [heading('Outcomes', 'Click a cell to open its trajectory.'), select('rollouts of', options, at, lambda x: setattr(v.state, 'stage', x), 460), part, holder]
+    return [heading('Outcomes', 'Click a cell to open its trajectory.'), select('rollouts of', options, at, lambda x: v.state.param.update(stage=x, at=0), 460), part, holder]
 
 def _open(v: View, f: pl.DataFrame, pt: dict, order: list[str]):
     task, harness = pt.get('y'), next((h for h in order if v.name(h) == pt.get('x')), pt.get('x'))
@@ -165,10 +207,11 @@ def _flat(d: Any, at: str = '') -> dict:
     return {k: x for key, val in d.items() for k, x in _flat(val, f'{at}.{key}' if at else key).items()} if isinstance(d, dict) and d else {at: d}
 
 def compare(v: View) -> list:
-    options = {f'{n} / {a} / {l}': (n, a, l) for n, r in v.runs.items() for a, l in memo(r, 'evals', lambda r=r: rundata.last_step(rundata.evaluations(r))).select('arm', 'label').unique(maintain_order=True).iter_rows()} if v.runs else {}
+    evals = {n: memo(r, 'evals', lambda r=r: rundata.last_step(rundata.evaluations(r))) for n, r in v.runs.items()}
+    options = {f'{n} / {a} / {l}': (n, a, l) for n, e in evals.items() for a, l in e.select('arm', 'label').unique(maintain_order=True).iter_rows()}
     if len(options) < 2: return [heading('Compare', 'Two evaluations are needed; open more runs or evaluate another arm.')]
     names = list(options); base = v.state.base if v.state.base in options else names[0]; other = v.state.other if v.state.other in options else names[-1]
-    frame = lambda key: (lambda n, a, l: memo(v.runs[n], 'evals', lambda: None).filter((pl.col('arm') == a) & (pl.col('label') == l)))(*options[key])
+    frame = lambda key: (lambda n, a, l: evals[n].filter((pl.col('arm') == a) & (pl.col('label') == l)))(*options[key])
     both = pl.concat([frame(base).with_columns(arm=pl.lit('baseline'), label=pl.lit('h0')), frame(other).with_columns(arm=pl.lit('other'), label=pl.lit('h0'))], how='vertical_relaxed')
     diff = rundata.difference_table(both, v.k, v.seed).with_columns(name=pl.lit(f'{other} - {base}'))
     rows = [{'metric': r['metric'], 'difference (points)': f"{100 * r['value']:+.1f} [{100 * r['low']:+.1f}, {100 * r['high']:+.1f}]" if r['value'] is not None else '–', 'n': r['n'], 'missing': r['n_missing'], 'unpaired': r['n_unpaired'], 'p': '–' if r['p'] is None else f"{r['p']:.2g}", 'tasks won': r['won'], 'tasks lost': r['lost']} for r in diff.iter_rows(named=True)]

@@ -35,6 +35,8 @@ class State(param.Parameterized):
     tab = param.Selector(default='conversation', objects=['conversation', 'tokens'])
     raw = param.Boolean(False)
     stage = param.String('')          # outcome matrix: stage/arm/step
+    every = param.Selector(default=10, objects=[10, 1])   # training: updates a point
+    seeds = param.Boolean(True)       # training: all given runs that differ in the seed alone, or this one
     base = param.String('')           # compare: run/arm/label
     other = param.String('')
 
@@ -70,6 +72,11 @@ class View:
     def evals(self) -> pl.DataFrame: return memo(self.run, 'evals', lambda: rundata.last_step(rundata.evaluations(self.run)))
     @property
     def metrics(self) -> pl.DataFrame: return rundata.metrics(self.run)
+    def twins(self) -> dict[str, LiveRun]:
+        "The given runs, by name, that have the settings of the shown one but for seed, name, pool and number of processes; the shown one among them."
+        bare = lambda r: {k: x for k, x in r.run.get('config', {}).items() if k not in ('seed', 'name', 'pool', 'jobs')}
+        mine = bare(self.run)
+        return {n: r for n, r in self.runs.items() if r is self.run or bare(r) == mine}
     def goto(self, page: str, **fields): self.state.param.update(page=page, **fields)
 
 # %% ../../nbs/92_dash_parts.ipynb #a96634ee
