@@ -52,7 +52,7 @@ def _over_seeds(g: pl.DataFrame, share: bool) -> pl.DataFrame:
 def _stages(fig, last: int, size: int = 10):
     "Every other ten-update stage on grey."
     for s in range(size, last, 2 * size): fig.add_vrect(x0=s, x1=min(s + size, last), fillcolor='#eef1f4', line_width=0, layer='below')
-    return fig
+    return fig.update_xaxes(range=[0, 1.02 * last])
 
 def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None = None):
     "One learning signal, arms overlaid on stage bands; an interval over seeds where there are several."
@@ -112,7 +112,7 @@ def ranks(df: pl.DataFrame, title: str = 'Router ranks', k: int = 3):
         fig.add_bar(x=[f'Rank {r}' for r in g['rank']], y=g[f'avg{k}'].to_list(), name=when, marker_color=(GREY, GREEN, BLUE)[i % 3], error_y=bars_ci(g[f'avg{k}'].to_list(), g[f'avg{k}_low'].to_list(), g[f'avg{k}_high'].to_list()),
                     text=[f'H0 {s:.0%}' for s in g['h0_share']], textposition='inside', insidetextanchor='start', textangle=0, insidetextfont=dict(color='white'),
                     hovertext=[f"{when}, rank {r['rank']}: pass@{k} {r[f'pass{k}']:.1%}, avg@{k} {r[f'avg{k}']:.1%}<br>H0 share {r['h0_share']:.1%}<br>n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
-    return fig.update_layout(barmode='group')
+    return fig.update_layout(barmode='group', bargap=.2 if df['rank'].n_unique() > 1 else .7)
 
 # %% ../nbs/71_plots_runs.ipynb #32c72951
 def costs(df: pl.DataFrame, title: str = 'Rollouts by stage'):

@@ -137,7 +137,7 @@ def test_paging_buttons(page, server):
 
 def test_lineage_click_selects_the_sibling(page, server):
     go(page, server, page='profiles')
-    page.get_by_text('Against its parent H0').wait_for(); page.locator('.fig-lineage .scatterlayer .points path').last.wait_for()
+    page.get_by_text('Against H0, its parent').wait_for(); page.locator('.fig-lineage .scatterlayer .points path').last.wait_for()
     for _ in range(5):                                                                 # the figure may be laid out again while it is clicked
         click(page, page.locator('.fig-lineage .scatterlayer .points path').last); page.wait_for_timeout(1500)
         if 'harness=h' in page.url: break

@@ -57,7 +57,7 @@ def props(v: View) -> list:
         v.state.harness = harness; behind[:] = _tasks_behind(v, frame, h0, harness)
     ids = {l: h for h, l in ((h, v.name(h)) for h in loc['harness_id'])}
     single = frame.filter(pl.col('harness_id') != h0).group_by('harness_id').agg(value=(pl.col('outcome') == 'pass').mean()).with_columns(harness_id=pl.col('harness_id').replace(v.names))
-    pick = select('tasks of sibling', {l: h for l, h in ids.items()}, v.state.harness, show)
+    pick = select('tasks of sibling', {'choose one': '', **ids}, v.state.harness, lambda h: show(h) if h else None)
     if v.state.harness in ids.values(): show(v.state.harness)
     out = [chart(plots.locality(loc, v.names), loc, 'locality', lambda pt: show(ids.get(pt.get('y'), pt.get('y')))), pick, behind, chart(plots.complementarity(cov, single), cov, 'complementarity')]
     return out + _drift(v, h0) + [chart(plots.overlap(ov, v.names), ov, 'overlap')]
@@ -92,7 +92,7 @@ def profiles(v: View) -> list:
     local = rec.local[rec.version] if rec.local else None
     facts = f"{v.name(at)} ({at}), generation {rec.generation}, child of {v.name(h.parent) if h.parent in v.pool else 'none'}; causes: {', '.join(rec.causes) or 'none'}; local test: {local or 'none'}; validation: {rec.val}"
     return [chart(plots_runs.lineage(tree), tree, 'lineage', lambda pt: pt.get('customdata') and setattr(v.state, 'harness', pt['customdata'])), pn.Row(pick, when), block(f'<div class="box">{view.esc(h.intent)}<div class="muted">{view.esc(facts)}</div></div>'),
-            pn.Row(block('<h4>Against H0</h4>', view.changes(diff(v.pool.h0, h))), block(f'<h4>Against its parent {view.esc(v.name(parent.id))}</h4>', view.changes(diff(parent, h))), sizing_mode='stretch_width'),
+            pn.Row(block(f'<h4>Against H0{", its parent" if parent.id == v.pool.h0.id else ""}</h4>', view.changes(diff(v.pool.h0, h))), *([] if parent.id == v.pool.h0.id else [block(f'<h4>Against its parent {view.esc(v.name(parent.id))}</h4>', view.changes(diff(parent, h)))]), sizing_mode='stretch_width'),
             *_cards(v, at, anchors, anchor), pn.Card(block(view.pre(to_yaml(h))), title='The whole harness (YAML)', collapsed=True, sizing_mode='stretch_width')]
 
 def _cards(v: View, at: str, anchors: list[str], anchor: str) -> list:
