@@ -51,7 +51,7 @@ def _done(where: Path) -> bool: return (where/'run.json').is_file() and read_jso
 def main_run(plan: StudyPlan, out: Path, seed: int):
     "Every arm of the plan, with a pool evolved from H0."
     from harness_s.experiment import run
-    run(plan.config(seed).model_copy(update=dict(jobs=1)), main_dir(out, seed), False)
+    run(plan.config(seed).model_copy(update=dict(jobs=1)), main_dir(out, seed), False, png=False)
 
 def _variant(plan: StudyPlan, seed: int, what: str, pool: Path, arms: tuple[str, ...], **policy) -> RunConfig:
     "The seed's config with another pool, fewer arms, other base weights."
@@ -63,13 +63,13 @@ def scaling_run(plan: StudyPlan, out: Path, seed: int, n: int):
     from harness_s.experiment import run
     folder = Path(out)/'pools'/f'seed-{seed}-{n:02d}'
     if not (folder/'pool.json').is_file(): subpool(Pool.load(main_dir(out, seed)/'pool'), n, seed).save(folder)
-    run(_variant(plan, seed, f'pool{n}', folder, (plan.scaling.arm,)), Path(out)/'scaling'/f'seed-{seed}-{n:02d}', False)
+    run(_variant(plan, seed, f'pool{n}', folder, (plan.scaling.arm,)), Path(out)/'scaling'/f'seed-{seed}-{n:02d}', False, png=False)
 
 def reuse_run(plan: StudyPlan, out: Path, seed: int):
     "The seed's pool for the policy that arm `reuse.base` ended with."
     from harness_s.experiment import run
     where = main_dir(out, seed)
-    run(_variant(plan, seed, 'reuse', where/'pool', plan.reuse.arms, name=str(weights_of(where, plan.reuse.base))), Path(out)/'reuse'/f'seed-{seed}', False)
+    run(_variant(plan, seed, 'reuse', where/'pool', plan.reuse.arms, name=str(weights_of(where, plan.reuse.base))), Path(out)/'reuse'/f'seed-{seed}', False, png=False)
 
 # %% ../../nbs/78_study_run.ipynb #cae9945b
 def cross_run(plan: StudyPlan, out: Path, seed: int):
