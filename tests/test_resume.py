@@ -28,7 +28,7 @@ def facts(out):
     "Everything that must be equal: summary, pool, ballots, metrics (times aside), weights."
     metrics = {p.parent.name: pl.read_parquet(p).select(pl.exclude('^seconds_.*$')).to_dicts() for p in sorted(out.glob('train/*/metrics.parquet'))}
     weights = {str(p.relative_to(out)): p.read_bytes() for p in out.glob('train/*/checkpoints/*/model.safetensors')}
-    ballots = pl.read_parquet(sorted(out.glob('ballots/*.parquet'))).to_dicts()
+    ballots = [pl.read_parquet(sorted(out.glob(f'{table}/*.parquet'))).to_dicts() for table in ('ballots', 'rescue_ballots')]
     return dict(summary=timeless(json.loads((out/'report'/'summary.json').read_text())), pool=json.loads((out/'pool'/'pool.json').read_text()), ballots=ballots,
                 metrics=metrics, weights=weights)
 

@@ -96,6 +96,53 @@ def test_rho_and_w_are_one_where_sampler_and_trainer_agree(make, temperature, mo
     assert abs(wrong['w_mean'] - 1) > 1e-3          # the test can fail: another temperature is another distribution
 
 
+@pytest.fixture(scope='module')
+def pool_rollouts():
+    "`make(sampling)`: the pocket policy's rollouts under every harness of a pool (a task each, two attempts, two under H0), as groups with both outcomes."
+    from harness_s.bench.base import get_benchmark
+    from harness_s.bench.pocket import apply, base_harness, catalogue, scripted_siblings
+    from harness_s.core import Verdict
+    from harness_s.policy.torch import load_policy
+    from harness_s.rollout import jobs_for, run_jobs
+    bench, policy, h0 = get_benchmark('pocket'), load_policy('pocket'), base_harness()
+    pool = [*scripted_siblings().values(), *(apply(h0, m.edit) for m in catalogue() if m.component == 'context')]
+    limits = Limits(model_calls=16, env_steps=16, completion_tokens=16, total_tokens=512)
+    def make(s):
+        jobs = [j for t, h in zip(bench.tasks('train'), pool) for j in jobs_for([t], [h0, h], 2, 'pool')]
+        trajs = run_jobs(policy, bench, jobs, limits, s, width=64, show=False)
+        for i, t in enumerate(trajs): t.verdict = Verdict(outcome='pass' if i % 2 else 'fail')          # every row carries gradient
+        return [Group(GroupKey('r', 'a', 0, trajs[i].task_id, i // 4), trajs[i:i + 4]) for i in range(0, len(trajs), 4)]
+    return policy, len(pool), make
+
+
+@pytest.mark.parametrize('temperature', [.6, 1.0, 1.3])
+def test_rho_and_w_are_one_for_every_harness_of_a_pool(temperature, pool_rollouts):
+    "Proof 2 with the policy, the engine and the harnesses of the demo: all six components, contexts that are split included."
+    policy, n, make = pool_rollouts
+    s = Sampling(temperature=temperature)
+    groups = make(s)
+    trajs = [t for g in groups for t in g.trajectories]
+    assert n >= 20 and len({t.harness_id for t in trajs}) == n + 1 and sum(t.splits > 0 for t in trajs) >= 8
+    row = RescueTrainer(policy, lambda u: groups, TrainConfig(lr=1e-12, num_iterations=2), s).run(1)[0]       # pi_old in a pass of its own
+    print({k: row[k] for k in ('n_scored_tokens', 'ratio_min', 'ratio_max', 'w_min', 'w_max')})
+    assert max(abs(row['ratio_min'] - 1), abs(row['ratio_max'] - 1)) < 1e-5 and max(abs(row['w_min'] - 1), abs(row['w_max'] - 1)) < 1e-4
+
+
+@pytest.mark.parametrize('temperature', [.6, 1.0, 1.3])
+def test_truncated_sampling_is_scored_as_sampled_and_refused_in_training(temperature, pool_rollouts):
+    "top_p 0.9: the policy's own scoring reproduces q (a token at the very edge of the mass may fall on either side); the trainer says no."
+    policy, n, make = pool_rollouts
+    s = Sampling(temperature=temperature, top_p=.9)
+    rows = [r for g in make(s) for t in g.trajectories for r in t.rows]
+    w = np.concatenate([np.exp(a - np.array(r.logprobs))[np.array(r.mask, bool)] for a, r in zip(policy.score(rows, temperature, .9), rows)])
+    off = np.abs(w - 1)
+    print(dict(tokens=len(w), beyond=int((off > 1e-4).sum()), largest=float(off[off <= 1e-4].max())))
+    assert (off > 1e-4).sum() <= len(w) // 1000
+    full = np.concatenate([(a - np.array(r.logprobs))[np.array(r.mask, bool)] for a, r in zip(policy.score(rows, temperature), rows)])
+    assert (np.abs(full) > 1e-3).any()          # the full distribution would not do
+    with pytest.raises(UserError, match='top_p'): RescueTrainer(policy, lambda u: [], TrainConfig(), s)
+
+
 def test_w_is_truncated_and_detached():
     rows = [trainer_gradient(llama(), made_up(0, logq=q))[1] for q in (-50., -5.5)]
     assert rows[0]['w_min'] == rows[0]['w_max'] == 2 and rows[1]['w_min'] < 1
@@ -104,18 +151,48 @@ def test_w_is_truncated_and_detached():
 def test_two_processes_give_the_single_process_gradient(tmp_path):
     "Proof 3: gloo on the CPU, full and LoRA, rows shared out, a padding row where they do not divide."
     from ddp_worker import train
-    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
-    env = lambda r: {**os.environ, 'OMP_NUM_THREADS': '1', 'RANK': str(r), 'LOCAL_RANK': str(r), 'WORLD_SIZE': '2', 'LOCAL_WORLD_SIZE': '2',
-                     'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'ACCELERATE_USE_CPU': 'true'}
-    ps = [subprocess.Popen([sys.executable, str(Path(__file__).with_name('ddp_worker.py')), str(tmp_path)], env=env(r), stderr=subprocess.PIPE) for r in (0, 1)]
-    for p in ps:
-        _, err = p.communicate(timeout=800)
-        assert p.returncode == 0, err.decode()[-2000:]
+    processes('ddp_worker.py', tmp_path)
     for lora in (None, 4):
         one, two = train(lora)[0], load_file(tmp_path/f'{lora}.safetensors')
         assert torch.allclose(one['grad'], two['grad'], atol=1e-6) and float(one['grad'].abs().max()) > 1e-5
         assert torch.allclose(one['weights'], two['weights'], atol=2e-4) and torch.allclose(one['stats'], two['stats'])
         assert two['world'] == 2
+
+
+def processes(script, out, **env):
+    "Two processes of `script OUT` under gloo on the CPU."
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    own = lambda r: {**os.environ, 'OMP_NUM_THREADS': '1', 'RANK': str(r), 'LOCAL_RANK': str(r), 'WORLD_SIZE': '2', 'LOCAL_WORLD_SIZE': '2',
+                     'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'ACCELERATE_USE_CPU': 'true', **env}
+    ps = [subprocess.Popen([sys.executable, str(Path(__file__).with_name(script)), str(out)], env=own(r), stderr=subprocess.PIPE) for r in (0, 1)]
+    for p in ps:
+        _, err = p.communicate(timeout=1500)
+        assert p.returncode == 0, err.decode()[-2000:]
+
+
+@pytest.mark.slow
+def test_sharded_training_saves_and_resumes_as_one_process_does(tmp_path):
+    "FSDP2 over two processes: an update, a checkpoint, a new trainer that goes on; weights and Adam's moments are those of one process, and load elsewhere."
+    from fsdp_worker import train
+    processes('fsdp_worker.py', tmp_path, ACCELERATE_USE_FSDP='true', FSDP_VERSION='2', FSDP_AUTO_WRAP_POLICY='TRANSFORMER_BASED_WRAP', FSDP_TRANSFORMER_CLS_TO_WRAP='LlamaDecoderLayer',
+              FSDP_STATE_DICT_TYPE='FULL_STATE_DICT', FSDP_RESHARD_AFTER_FORWARD='true', FSDP_CPU_RAM_EFFICIENT_LOADING='false')
+    for lora in (None, 4):
+        one, rows = train(tmp_path/f'one-{lora}', lora, 2)
+        a, b = (pl.read_parquet(tmp_path/f'{w}-{lora}'/'metrics.parquet') for w in ('one', 'sharded'))
+        assert np.allclose(a['loss'], b['loss'], atol=1e-6) and np.allclose(a['grad_norm'], b['grad_norm'], rtol=1e-4) and a['n_scored_tokens'].equals(b['n_scored_tokens'])
+        name = 'adapter_model.safetensors' if lora else 'model.safetensors'
+        for step in ('00001', '00002'):
+            mine, theirs = (tmp_path/f'{w}-{lora}'/'checkpoints'/step for w in ('one', 'sharded'))
+            for f in (name, 'optimizer.safetensors'):
+                x, y = load_file(mine/f), load_file(theirs/f)
+                assert set(x) == set(y) and all(torch.allclose(x[k].float(), y[k].float(), atol=2e-4) for k in x), (lora, step, f)
+        assert max(float((load_file(theirs/name)[k] - load_file(theirs.with_name('00001')/name)[k]).abs().max()) for k in load_file(theirs/name)) > 1e-3
+        ids, fresh = torch.tensor([[5, 6, 7, 8, 9]]), llama(hidden=32).model
+        if lora:
+            from peft import PeftModel
+            fresh = PeftModel.from_pretrained(fresh, theirs)
+        else: fresh = type(fresh).from_pretrained(theirs)
+        assert torch.allclose(fresh.eval()(input_ids=ids).logits, one.model(input_ids=ids).logits, atol=2e-2)
 
 
 @pytest.mark.parametrize('lora', [None, 4])
@@ -261,6 +338,32 @@ def test_kill_and_resume_bit_for_bit(tmp_path, monkeypatch):
 def test_twenty_kills(tmp_path, monkeypatch):
     monkeypatch.setattr(arms, 'run_jobs', arms.run_jobs)
     assert kill_and_resume(tmp_path, 20, updates=40) == 20
+
+
+class Voted:
+    "A selector that votes: the siblings in order, one ballot a task."
+    def select(self, task, k): return HARNESSES[1:][:k]
+    def ballot_rows(self, tasks): return [dict(task_id=t.id, voter='v', status='valid', ranking=[h.id for h in HARNESSES[1:]]) for t in tasks]
+
+
+def test_ballots_of_a_rescue_are_whole_after_a_break_before_its_rollouts(tmp_path, monkeypatch):
+    "Every group fails here. Broken off between ballots and rollouts, then gone on: the ballots are there once, one a rescued task."
+    cfg, real = TrainConfig(tasks_per_update=3, group_size=4), arms.run_jobs
+    def collect(name):
+        store = RunStore.create(tmp_path/name, {})
+        return store, Collector(get_arm('top8_adaptive'), llama(hidden=8, layers=1), BabbleBench(), TASKS, HARNESSES[0], 7, cfg, Limits(completion_tokens=4, model_calls=1), store=store, selector=Voted())
+    def breaks(policy, bench, jobs, *a, **kw):
+        if jobs[0].harness is not HARNESSES[0]: raise KeyboardInterrupt
+        return real(policy, bench, jobs, *a, **kw)
+    store, c = collect('broken')
+    monkeypatch.setattr(arms, 'run_jobs', breaks)
+    with pytest.raises(KeyboardInterrupt): c(0)
+    assert store.has('rescue_ballots', 'train-top8_adaptive-00000') and not store.has('rollouts', 'train-top8_adaptive-00000-rescue')
+    monkeypatch.setattr(arms, 'run_jobs', real)
+    rescued = [g.key.task for g in collect('broken')[1](0).groups if g.replaced]
+    whole, c = collect('whole'); c(0)
+    rows = [s.scan('rescue_ballots').collect() for s in (store, whole)]
+    assert rows[0].equals(rows[1]) and rows[0]['task_id'].to_list() == rescued and len(rescued) == 3
 
 
 def test_finished_run_does_nothing_and_more_updates_go_on(tmp_path, monkeypatch):

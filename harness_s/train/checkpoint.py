@@ -26,7 +26,13 @@ def restore_optimizer(optimizer, tensors: dict[str, torch.Tensor], params: dict[
     for key, v in tensors.items():
         name, _, field = key.rpartition('|')
         p = params[name]
-        optimizer.state.setdefault(p, {})[field] = v.clone() if field == 'step' else v.to(p.device, copy=True)
+        optimizer.state.setdefault(p, {})[field] = v.clone() if field == 'step' else _like(p, v)
+
+def _like(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    "A copy of `v` where `p` is: on its device, sharded as it is."
+    if not hasattr(p, 'placements'): return v.to(p.device, copy=True)
+    from torch.distributed.tensor import distribute_tensor
+    return distribute_tensor(v.to(p.device, copy=True), p.device_mesh, p.placements)
 
 def rng_state() -> dict:
     "Python, numpy and torch random states as JSON values."

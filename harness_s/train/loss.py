@@ -74,9 +74,9 @@ def collate(rows: Sequence[TrainRow], pad: int = 0, device='cpu', dtype: torch.d
     return MicroBatch(ids.to(device), mask.to(device), *(x.to(device) for x in (q, flat(lambda r: r.advantage), flat(lambda r: r.weight))))
 
 # %% ../../nbs/51_loss.ipynb #b719d30f
-def _head(hidden: torch.Tensor, weight: torch.Tensor, bias, scale: float, cap: float | None, target: torch.Tensor, temperature: float):
-    "Log-probability of `target` and entropy, in at least fp32. [n, H] -> [n], [n]."
-    logits = torch.nn.functional.linear(hidden, weight, bias)
+def _head(hidden: torch.Tensor, lm_head, scale: float, cap: float | None, target: torch.Tensor, temperature: float):
+    "Log-probability of `target` and entropy, in at least fp32. [n, H] -> [n], [n]. The head is called, not read: FSDP gathers its weights then."
+    logits = lm_head(hidden)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if scale != 1.0: logits = logits * scale
     if cap: logits = cap * torch.tanh(logits / cap)
@@ -86,7 +86,7 @@ def _head(hidden: torch.Tensor, weight: torch.Tensor, bias, scale: float, cap: f
     return logp.gather(-1, target[:, None]).squeeze(-1), entropy
 
 def _in_slices(hidden, lm_head, scale, cap, target, temperature, n):
-    args = (lm_head.weight, getattr(lm_head, 'bias', None), scale, cap)
+    args = (lm_head, scale, cap)
     if len(target) <= n: return _head(hidden, *args, target, temperature)
     parts = [torch.utils.checkpoint.checkpoint(_head, h, *args, t, temperature, use_reentrant=False)
              for h, t in zip(hidden.split(n), target.split(n))]

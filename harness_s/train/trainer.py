@@ -150,6 +150,7 @@ def _prepare(self, inputs) -> list[MicroBatch]:
 
 def _training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
     "Forward and backward over every micro-batch; the loss summed."
+    self._take_up()
     micro, total = self._prepare_inputs(inputs), torch.zeros((), device=self.args.device)
     self._t0 = time.perf_counter()
     model.train()
@@ -160,6 +161,7 @@ def _training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor
             loss = self.compute_loss(model, mb)
             self.accelerator.backward(loss)
         total = total + loss.detach()      # in the precision of the loss
+    if self.accelerator.num_processes > 1: total = self.accelerator.reduce(total, 'mean')       # each added its rows, times the number of processes
     self._step += 1
     self._last_loss = float(total)
     if not math.isfinite(self._last_loss): raise UserError(f'update {self.updates_done}: the loss is {self._last_loss}: lower train.lr, or look at the rollouts of this update')
@@ -263,8 +265,8 @@ def _state(self, optim: bool = True):
         names = {id(p): n for n, p in self.model.named_parameters()}
         return None, optimizer_tensors(_inner(self.optimizer), names) if optim and self.optimizer else {}
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
-    opts = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(self.model, _inner(self.optimizer), options=opts)['state'] if optim else {}
+    opts = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=bool(self.cfg.lora_rank))      # of LoRA only the adapter
+    state = get_optimizer_state_dict(self.model, _inner(self.optimizer), options=opts).get('state', {}) if optim else {}      # {} on the other ranks
     return get_model_state_dict(self.model, options=opts), {f'{n}|{k}': torch.as_tensor(v).contiguous() for n, s in state.items() for k, v in s.items()}
 
 def _write_model(self, path: Path, weights: dict | None = None):
@@ -299,10 +301,10 @@ def _load(self) -> bool:
     _tell(self.policy)
     return True
 
-def _create_optimizer(self, model=None):
-    opt = GRPOTrainer.create_optimizer(self, model)
-    if self._pending is not None:
-        restore_optimizer(_inner(opt), self._pending, dict(self.model.named_parameters())); self._pending = None
-    return opt
-RescueTrainer.save_checkpoint, RescueTrainer.load_checkpoint, RescueTrainer.create_optimizer = _save, _load, _create_optimizer
+def _take_up(self):
+    "The optimiser goes on with the checkpoint's tensors: before the first step, when nothing wraps or shards parameters any more."
+    if self._pending is None: return
+    params = {n.replace('_checkpoint_wrapped_module.', ''): p for n, p in self.accelerator.unwrap_model(self.model).named_parameters()}
+    restore_optimizer(_inner(self.optimizer), self._pending, params); self._pending = None
+RescueTrainer.save_checkpoint, RescueTrainer.load_checkpoint, RescueTrainer._take_up = _save, _load, _take_up
 RescueTrainer._state, RescueTrainer.write_model = _state, _write_model
