@@ -4,13 +4,13 @@
 
 # %% ../../nbs/95_dash_app.ipynb #b2bb6c94
 from __future__ import annotations
-import asyncio
+import asyncio, re
 from pathlib import Path
 from typing import Callable, Iterable
 from ..core import UserError
 
 # %% auto #0
-__all__ = ['REDRAW', 'pages', 'build', 'open_runs', 'serve']
+__all__ = ['REDRAW', 'UNUSED', 'PLOTLY', 'pages', 'build', 'light', 'open_runs', 'serve']
 
 # %% ../../nbs/95_dash_app.ipynb #924850fb
 REDRAW = ('run', 'page', 'arm', 'anchor', 'harness', 'task', 'traj', 'beside', 'stage', 'base', 'other')
@@ -40,7 +40,7 @@ def build(runs: dict):
         body[:] = [stamp(v), *parts]; body.loading = False
     v.state.param.watch(draw, REDRAW)
     draw(); _figures_later(body); _follow(v, draw)
-    return pn.template.BootstrapTemplate(title='Harness-S', header_background='#123a5a', sidebar_width=230, sidebar=[pick, *buttons.values()], main=[body])
+    return _lighter(pn.template.BootstrapTemplate(title='Harness-S', header_background='#123a5a', sidebar_width=230, sidebar=[pick, *buttons.values()], main=[body]))
 
 # %% ../../nbs/95_dash_app.ipynb #a5b2a02e
 def _figures_later(body):
@@ -53,6 +53,30 @@ def _figures_later(body):
         for p, space in wait:
             if space in here: body[here.index(space)] = p
     pn.state.onload(show)
+
+# %% ../../nbs/95_dash_app.ipynb #3267ca06
+UNUSED = ('bokeh-gl', 'bokeh-mathjax')
+PLOTLY = """<link rel="preload" as="script" href="%s">
+<script>(function () {
+  let ready
+  const guard = () => { const P = window.Plotly, relayout = P.relayout; P.relayout = (div, ...args) => div && div._fullLayout ? relayout(div, ...args) : Promise.resolve(div) }
+  const load = () => ready = ready || new Promise((done, failed) => document.head.append(Object.assign(document.createElement('script'), {src: '%s', onload: done, onerror: failed}))).then(guard)
+  const later = name => (...args) => load().then(() => window.Plotly[name](...args))
+  window.Plotly = {purge() {}, Plots: {resize() {}}, ...Object.fromEntries(['newPlot', 'react', 'relayout', 'restyle', 'addFrames'].map(n => [n, later(n)]))}
+})()</script>"""
+
+def light(scripts: str) -> str:
+    "The page's script tags without unused ones, plotly's put off."
+    keep = [l for l in scripts.split('\n') if not any(u in l for u in UNUSED)]
+    return '\n'.join(re.sub(r'<script[^>]*src="([^"]*/plotly-[^"]*)"[^>]*></script>', lambda m: PLOTLY % (m[1], m[1]), l) for l in keep)
+
+def _lighter(t):
+    "The template with `light` scripts."
+    import panel as pn
+    if pn.state.curdoc:
+        pn.state.curdoc.template_variables.update(shell=t.template, light=light)
+        t.template = t.template.environment.from_string('{% extends shell %}{% block js_resources %}{{ light(bokeh_js) }}{% endblock %}')
+    return t
 
 # %% ../../nbs/95_dash_app.ipynb #ba914505
 def _mark(run) -> tuple:
