@@ -51,8 +51,8 @@ def _over_seeds(g: pl.DataFrame, share: bool) -> pl.DataFrame:
 
 def _stages(fig, last: int, size: int = 10):
     "Every other ten-update stage on grey."
-    for s in range(size, last, 2 * size): fig.add_vrect(x0=s, x1=min(s + size, last), fillcolor='#eef1f4', line_width=0, layer='below')
-    return fig.update_xaxes(range=[0, 1.02 * last])
+    grey = [dict(type='rect', xref='x', yref='y domain', x0=s, x1=min(s + size, last), y0=0, y1=1, fillcolor='#eef1f4', line=dict(width=0), layer='below') for s in range(size, last, 2 * size)]
+    return fig.update_layout(shapes=grey).update_xaxes(range=[0, 1.02 * last])
 
 def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None = None):
     "One learning signal, arms overlaid on stage bands; an interval over seeds where there are several."
