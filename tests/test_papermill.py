@@ -7,7 +7,7 @@ from harness_s.cli import main
 from harness_s.core import UserError
 from harness_s.papermill_run import check_parameters, experiments, parameters_of, run_experiment
 
-EXPERIMENTS = experiments()
+EXPERIMENTS = {n: p for n, p in experiments().items() if n != 'study'}                  # the study's page reads results, no runs
 
 
 @pytest.fixture(scope='module')
@@ -50,6 +50,14 @@ def test_one_runs_whole(made_up, tmp_path):
     text, data = executed('router', tmp_path/'new'/'folder', runs=str(made_up), seed=3)
     assert 'given' in text and 'MADE-UP' not in text                                      # the run that was named, not one that was made up
     assert 'router_ranks' in data
+
+
+def test_the_study_page_reads_its_folder(tmp_path):
+    import polars as pl
+    folder = experiments()['study'].parents[2]/'figures'/'pocket-study'
+    text, _ = executed('study', tmp_path, folder=str(folder))
+    claims = pl.read_csv(folder/'claims.csv')
+    assert all(c in text for c in claims['expected'].head(3)) and 'claims.csv' in text
 
 
 def test_cross_harness_finds_the_harness_from_elsewhere(made_up, tmp_path):
