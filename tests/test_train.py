@@ -98,17 +98,19 @@ def test_rho_and_w_are_one_where_sampler_and_trainer_agree(make, temperature, mo
 
 @pytest.fixture(scope='module')
 def pool_rollouts():
-    "`make(sampling)`: the pocket policy's rollouts under every harness of a pool (a task each, two attempts, two under H0), as groups with both outcomes."
+    "`make(sampling)`: the pocket policy's rollouts under every harness of a pool (two attempts a task, and two under H0), as groups with both outcomes."
     from harness_s.bench.base import get_benchmark
     from harness_s.bench.pocket import apply, base_harness, catalogue, scripted_siblings
     from harness_s.core import Verdict
     from harness_s.policy.torch import load_policy
     from harness_s.rollout import jobs_for, run_jobs
     bench, policy, h0 = get_benchmark('pocket'), load_policy('pocket'), base_harness()
-    pool = [*scripted_siblings().values(), *(apply(h0, m.edit) for m in catalogue() if m.component == 'context')]
+    compacting = [apply(h0, m.edit) for m in catalogue() if m.component == 'context']
+    pool = [*scripted_siblings().values(), *compacting]
     limits = Limits(model_calls=16, env_steps=16, completion_tokens=16, total_tokens=512)
+    pairs = [*zip(bench.tasks('train'), pool), *((t, h) for t, h in zip(bench.tasks('train')[len(pool):], compacting * 8))]      # few rollouts are long enough to be split
     def make(s):
-        jobs = [j for t, h in zip(bench.tasks('train'), pool) for j in jobs_for([t], [h0, h], 2, 'pool')]
+        jobs = [j for t, h in pairs for j in jobs_for([t], [h0, h], 2, 'pool')]
         trajs = run_jobs(policy, bench, jobs, limits, s, width=64, show=False)
         for i, t in enumerate(trajs): t.verdict = Verdict(outcome='pass' if i % 2 else 'fail')          # every row carries gradient
         return [Group(GroupKey('r', 'a', 0, trajs[i].task_id, i // 4), trajs[i:i + 4]) for i in range(0, len(trajs), 4)]
@@ -124,7 +126,7 @@ def test_rho_and_w_are_one_for_every_harness_of_a_pool(temperature, pool_rollout
     trajs = [t for g in groups for t in g.trajectories]
     assert n >= 20 and len({t.harness_id for t in trajs}) == n + 1 and sum(t.splits > 0 for t in trajs) >= 8
     row = RescueTrainer(policy, lambda u: groups, TrainConfig(lr=1e-12, num_iterations=2), s).run(1)[0]       # pi_old in a pass of its own
-    print({k: row[k] for k in ('n_scored_tokens', 'ratio_min', 'ratio_max', 'w_min', 'w_max')})
+    print(dict(split=sum(t.splits > 0 for t in trajs)), {k: row[k] for k in ('n_scored_tokens', 'ratio_min', 'ratio_max', 'w_min', 'w_max')})
     assert max(abs(row['ratio_min'] - 1), abs(row['ratio_max'] - 1)) < 1e-5 and max(abs(row['w_min'] - 1), abs(row['w_max'] - 1)) < 1e-4
 
 
