@@ -4,7 +4,7 @@
 
 Prints one JSON line last:
   first_page_s             a new tab's first useful page (the score table is readable), from the server's first answer; the browser's own
-                           assets are warm (a tab was opened before)
+                           assets are warm (a tab was opened before, and its figures were drawn)
   rss_mb                   resident memory of the server process after everything
   long_trajectory_s        the first page of the 7,000-event trajectory, from the click that opens it
   huge_trajectory_blocks_s the longest wait of a second tab for a page while the 130 MB trajectory is being read
@@ -79,13 +79,13 @@ def measure(url, long, huge):
     exe = os.environ.get('BROWSER_PATH') or shutil.which('chromium') or shutil.which('google-chrome'); out = {}
     with sync_playwright() as p:
         b = p.chromium.launch(executable_path=exe, args=['--no-sandbox']); ctx = b.new_context(viewport=dict(width=1280, height=800))
-        warm = ctx.new_page(); warm.set_default_timeout(120_000); warm.goto(url); ready(warm, 'Avg@3'); warm.close()
+        warm = ctx.new_page(); warm.set_default_timeout(120_000); warm.goto(url); ready(warm, 'Avg@3'); drawn(warm); warm.close()
         pg, start = ctx.new_page(), []
         pg.set_default_timeout(120_000); pg.on('response', lambda r: start or start.append(time.perf_counter()))
         pg.goto(url, wait_until='commit'); ready(pg, 'Avg@3'); out['first_page_s'] = time.perf_counter() - start[0]
         pg.locator('.nav-trajectory button').click(); pg.locator('.trajectory').first.get_by_text('message 2').wait_for()
         out['long_trajectory_s'] = timed(lambda: pick(pg, 't-long', '#0'))
-        other = ctx.new_page(); other.set_default_timeout(120_000); other.goto(url); ready(other, 'Avg@3'); quiet = turn_pages(other, 3)
+        other = ctx.new_page(); other.set_default_timeout(120_000); other.goto(url); ready(other, 'Avg@3'); drawn(other); quiet = turn_pages(other, 3)
         t = time.perf_counter(); field = pg.get_by_label('task', exact=True); field.fill('t-huge'); field.press('Enter')
         waits = turn_pages(other, 6)
         pg.locator('.trajectory').first.get_by_text('t-huge').first.wait_for(); out['huge_trajectory_s'] = time.perf_counter() - t
@@ -94,6 +94,7 @@ def measure(url, long, huge):
 
 
 def ready(pg, text): pg.get_by_text(text).first.wait_for()
+def drawn(pg): pg.locator('.js-plotly-plot .main-svg').last.wait_for(state='attached'); pg.wait_for_timeout(1000)
 def timed(f):
     t = time.perf_counter(); f(); return time.perf_counter() - t
 def pick(pg, task, sign):
