@@ -14,8 +14,8 @@ from .store import RunStore
 
 # %% auto #0
 __all__ = ['RANKED', 'open_bench', 'open_policy', 'siblings_of', 'Clock', 'make_pool', 'cover_pool', 'Anchor', 'collector_of',
-           'train_arm', 'eval_tasks', 'evaluate_arm', 'run_arm', 'arm_main', 'run_arms', 'commit', 'run',
-           'first_anchor', 'evaluate_pool']
+           'eval_tasks', 'evaluate_arm', 'ranked', 'run_arm', 'arm_main', 'run_arms', 'commit', 'run', 'first_anchor',
+           'evaluate_pool']
 
 # %% ../nbs/73_experiment.ipynb #e5d7318d
 def open_bench(config: RunConfig):
@@ -45,7 +45,8 @@ def siblings_of(config: RunConfig, bench) -> list[Harness]:
     "The hand-written siblings of a config: files, or 'siblings' for those that the benchmark brings."
     out = []
     for name in config.harnesses:
-        if name == 'siblings': out += bench.siblings().values()
+        if name == 'siblings' and hasattr(bench, 'siblings'): out += bench.siblings().values()
+        elif name == 'siblings': raise UserError(f"harnesses: benchmark '{bench.name}' brings no siblings of its own: evolve a pool, name a pool, or list files")
         elif not Path(name).is_file(): raise UserError(f"harnesses: {name!r} is not a file: give a YAML or JSON harness, or 'siblings'")
         else:
             try: out.append(load_harness(Path(name).read_text()))
@@ -72,7 +73,7 @@ def make_pool(config: RunConfig, policy, bench, store: RunStore, show: bool | No
     "The frozen pool of a run, in `store.path/pool`."
     from harness_s.evolve.evolve import evolve
     from harness_s.evolve.pool import Pool, Sibling
-    if 'evolve' in config.stages: return evolve(policy, bench, config, store, show=show)
+    if 'evolve' in config.stages and not config.pool: return evolve(policy, bench, config, store, show=show)
     if config.pool: pool = Pool.load(config.pool)
     else:
         pool = Pool(bench.base_harness(), benchmark=bench.name)
@@ -118,29 +119,25 @@ def collector_of(config: RunConfig, arm, policy, bench, pool, store: RunStore, e
     return Collector(arm, policy, bench, refuse_test(bench.tasks('train'), 'train'), pool.h0, config.seed, config.train, config.limits, config.sampling, config.width,
                      store, selector, fixed, external, before, store.run['id'])
 
-def train_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore):
-    "Train `policy` in place by one arm; resumes from its newest checkpoint."
-    from harness_s.train.arms import get_arm
-    from harness_s.train.trainer import RescueTrainer
-    folder = store.path/'train'/name
-    return RescueTrainer(policy, collector_of(config, get_arm(name), policy, bench, pool, store), config.train, config.sampling, folder=folder, arm=name, seed=config.seed,
-                         sync=getattr(policy, 'load', None)).run()       # a server that samples is given each update's adapter
-
 # %% ../nbs/73_experiment.ipynb #57df844f
 def eval_tasks(config: RunConfig, bench) -> list:
-    "The tasks of `config.evaluate`."
+    "The tasks of `config.evaluate`: the first ones, or the same fair few in every run (`choice: spread`)."
+    from harness_s.bench.base import spread
     from harness_s.evaluate import open_test
-    tasks = open_test(bench) if config.evaluate.split == 'test' else bench.tasks(config.evaluate.split)
-    return tasks[:config.evaluate.tasks]
+    e = config.evaluate
+    tasks = open_test(bench) if e.split == 'test' else bench.tasks(e.split)
+    return spread(tasks, e.tasks) if e.choice == 'spread' else tasks[:e.tasks]
 
-def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, clock: Clock, step: int, ranked: bool):
-    "H0 on every evaluation task, and the router's first `evaluate.ranks` ranks when `ranked`."
+def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, clock: Clock, step: int, ranked: bool, own: Harness | None = None):
+    "H0 on every evaluation task, the router's first `evaluate.ranks` ranks when `ranked`, and a strategy's `own` harness (label `own`)."
     from harness_s.evaluate import evaluate
     from harness_s.route.select import Router, calibrate, make_voters
     tasks = eval_tasks(config, bench)
     go = lambda choose, label: evaluate(policy, bench, tasks, choose, config.evaluate.rollouts, store=store, arm=name, label=label, step=step, run_seed=config.seed,
                                         limits=config.limits, sampling=config.sampling, width=config.width)
-    with clock('evaluate'): go(pool.h0, 'h0')
+    with clock('evaluate'):
+        if name not in ('he_only', 'meta_harness'): go(pool.h0, 'h0')      # theirs is the frozen policy: under H0 it is the arm `base`
+        if own: go(own, 'own')
     if not ranked: return
     with clock('calibrate'): evidence = calibrate(policy, pool, bench, config, store, step, f'{name}-{step}' if step else '0')
     with clock('evaluate'):
@@ -149,7 +146,11 @@ def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunSt
         if not store.has('ballots', f'eval-{name}'): store.append('ballots', f'eval-{name}', [dict(arm=name, **b) for b in router.ballot_rows(tasks)])
         for i in range(min(config.evaluate.ranks, len(pool.ids))): go({t.id: pool[r[i][0]] for t, r in zip(tasks, order)}, f'rank{i + 1}')
 
-RANKED = ('base', 'top8_adaptive')
+RANKED = ('base', 'he_only', 'top8_adaptive')
+
+def ranked(config: RunConfig, name: str, pool) -> bool:
+    "Whether an arm is evaluated with the router too."
+    return name in RANKED and bool(pool.siblings) and 'train' in config.stages
 
 def run_arm(path: str | Path, name: str):
     "One arm of the run in `path`, in this process: train (unless it is 'base'), then evaluate. One process an arm: a second one waits."
@@ -158,14 +159,12 @@ def run_arm(path: str | Path, name: str):
         if not store.read_json(f'arms/{name}.json', {}).get('done'): _run_arm(store, parse_config(store.run['config']), name)
 
 def _run_arm(store: RunStore, config: RunConfig, name: str):
-    bench, policy, clock = open_bench(config), open_policy(config), Clock(store, f'arm-{name}')
     from harness_s.evolve.pool import Pool
+    from harness_s.trainrun import finish_arm
+    bench, policy = open_bench(config), open_policy(config)
     pool = Pool.load(store.path/'pool')
     if not pool.frozen: raise UserError(f'{store.path}/pool is not frozen: run the evolution to its end first')
-    if name != 'base':
-        with clock('train'): train_arm(config, name, policy, bench, pool, store)
-    if 'evaluate' in config.stages: evaluate_arm(config, name, policy, bench, pool, store, clock, 0 if name == 'base' else config.train.updates, name in RANKED and bool(pool.siblings) and 'train' in config.stages)
-    store.write_json(f'arms/{name}.json', dict(done=True))
+    finish_arm(config, name, policy, bench, pool, store)
 
 # %% ../nbs/73_experiment.ipynb #5f697638
 def _spawn(store: RunStore, config: RunConfig, name: str) -> subprocess.Popen:
@@ -226,9 +225,12 @@ def run(config: RunConfig, out: str | Path, show: bool | None = None, png: bool 
     Raises UserError for anything the user can mend, before it starts where that can be known."""
     from harness_s.doctor import versions
     from harness_s.report import write_report
+    from harness_s.trainrun import check_arm
     RunStore.refuse(out, config.model_dump(mode='json'))
     bench = open_bench(config)
     siblings_of(config, bench)
+    if 'train' in config.stages:
+        for name in config.train.arms: check_arm(config, name, bench)
     policy = open_policy(config)
     store = RunStore.create(out, config.model_dump(mode='json'), versions=versions(), commit=commit())
     if store.run['status'] == 'done': return write_report(store.path, png)
