@@ -32,10 +32,11 @@ def cmd_run(a):
     print(run(config, a.out))
 
 def cmd_train(a):
-    "Train one arm (or run one comparison strategy) of a config in a run of its own."
+    "Train one arm, or run one comparison strategy, of a config in a run of its own; evaluated where the config has that stage."
     from harness_s.config import load_config
-    from harness_s.trainrun import train_run
-    print(train_run(load_config(a.config, a.set), a.arm, a.out))
+    from harness_s.trainrun import train_run, use_pool
+    config = load_config(a.config, a.set)
+    print(train_run(use_pool(config, a.pool) if a.pool else config, a.arm, a.out))
 
 def cmd_warmstart(a):
     "Teach a config's policy an oracle's conversations on training tasks; the folder is then a policy: --set policy.name=DIR."
@@ -138,7 +139,7 @@ ANCHOR = ('--anchor', dict(default='', metavar='NAME', help='a calibration of th
 COMMANDS = {
     'demo': (cmd_demo, [OUT, ('--seed', dict(type=int, default=0)), ('--config', dict(default='demo', help='a packaged config (demo, demo-quick) or a file')), SET]),
     'run': (cmd_run, [('config', dict(metavar='CONFIG')), ('--out', dict(metavar='DIR', help=OUT[1]['help'])), ('--dry-run', dict(action='store_true', help='resolve every setting, count rollouts, tokens and memory, check what is installed')), SET]),
-    'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, SET]),
+    'train': (cmd_train, [('config', dict(metavar='CONFIG')), ('--arm', dict(required=True, metavar='NAME')), OUT, ('--pool', dict(metavar='DIR', help='a frozen pool to use in place of evolving one')), SET]),
     'warmstart': (cmd_warmstart, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'evolve': (cmd_evolve, [('config', dict(metavar='CONFIG')), OUT, SET]),
     'route': (cmd_route, [('run', dict(metavar='RUN')), ('--task', dict(default='', metavar='ID')), ('--text', dict(default='', help='the instruction of a task that has no id')), ANCHOR,

@@ -69,6 +69,13 @@ def test_the_train_command_gives_what_the_run_gives(name, whole, pool, tmp_path)
     assert 'nothing to do' in said[0] and stamp == {f: f.stat().st_mtime_ns for f in stamp}
 
 
+def test_the_command_line_takes_a_pool(pool, tmp_path, capsys):
+    from harness_s.cli import main
+    cmd = ['train', 'demo-quick', '--arm', 'he_only', '--out', str(tmp_path/'a'), *(x for s in SMALL for x in ('--set', s))]
+    assert main([*cmd, '--pool', str(pool)]) == 0 and capsys.readouterr().out.strip() == str(tmp_path/'a'/'arms'/'he_only.json')
+    assert main([*cmd[:5], str(tmp_path/'b'), '--pool', str(tmp_path)]) == 2 and 'no pool.json' in capsys.readouterr().err
+
+
 def test_what_cannot_work_is_said_before_anything_runs(pool, tmp_path):
     bad = lambda *s: load_config('demo-quick', [*SMALL, f'pool={pool}', *s])
     with pytest.raises(UserError, match='unknown arm'): run(bad('train.arms=[grpo,ppo]'), tmp_path/'a')
