@@ -14,8 +14,8 @@ from .store import RunStore
 
 # %% auto #0
 __all__ = ['RANKED', 'open_bench', 'open_policy', 'siblings_of', 'Clock', 'make_pool', 'cover_pool', 'Anchor', 'collector_of',
-           'eval_tasks', 'evaluate_arm', 'ranked', 'run_arm', 'arm_main', 'run_arms', 'commit', 'run', 'first_anchor',
-           'evaluate_pool']
+           'eval_tasks', 'evaluate_arm', 'ranked', 'run_arm', 'spawn', 'arm_main', 'run_arms', 'commit', 'run',
+           'first_anchor', 'evaluate_pool']
 
 # %% ../nbs/73_experiment.ipynb #e5d7318d
 def open_bench(config: RunConfig):
@@ -167,12 +167,13 @@ def _run_arm(store: RunStore, config: RunConfig, name: str):
     finish_arm(config, name, policy, bench, pool, store)
 
 # %% ../nbs/73_experiment.ipynb #5f697638
-def _spawn(store: RunStore, config: RunConfig, name: str) -> subprocess.Popen:
-    log = store.path/'logs'/f'{name}.log'
+def spawn(entry: str, path: Path, name: str, log: Path, threads: int = 1, mode: str = 'w') -> subprocess.Popen:
+    "`entry` ('module:function') called with `path` and `name` in a Python process of its own; what it prints goes to `log`."
     log.parent.mkdir(exist_ok=True)
-    code = 'import sys; from harness_s.experiment import arm_main; sys.exit(arm_main(sys.argv[1], sys.argv[2]))'
-    env = {**os.environ, 'OMP_NUM_THREADS': str(config.policy.threads or 1), 'TOKENIZERS_PARALLELISM': 'false'}
-    with open(log, 'w') as f: return subprocess.Popen([sys.executable, '-c', code, str(store.path), name], stdout=f, stderr=f, env=env)
+    module, fn = entry.split(':')
+    code = f'import sys; from {module} import {fn}; sys.exit({fn}(sys.argv[1], sys.argv[2]))'
+    env = {**os.environ, 'OMP_NUM_THREADS': str(threads), 'TOKENIZERS_PARALLELISM': 'false'}
+    with open(log, mode) as f: return subprocess.Popen([sys.executable, '-c', code, str(path), name], stdout=f, stderr=f, env=env)
 
 def _die_with(parent: int):
     "End this process when its parent is gone: a killed run leaves nobody behind that writes."
@@ -202,7 +203,7 @@ def run_arms(store: RunStore, config: RunConfig, names: list[str], show: bool | 
         with progress_bar(len(todo), 'arms', show) as bar:
             while todo or running:
                 while todo and len(running) < config.jobs:
-                    n = todo.pop(0); running[n] = _spawn(store, config, n)
+                    n = todo.pop(0); running[n] = spawn('harness_s.experiment:arm_main', store.path, n, store.path/'logs'/f'{n}.log', config.policy.threads or 1)
                 time.sleep(.2)
                 for n in [n for n, p in running.items() if p.poll() is not None]:
                     code, log = running.pop(n).returncode, store.path/'logs'/f'{n}.log'

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 from ..core import Task, ToolCall, UserError, derive_seed
 from ..harness import Harness, load_harness
-from .base import Mechanism
+from .base import Mechanism, hook, rule
 from .pocket_diagnosis import READS, asked, behaviours, diagnose, read_rows
 from .pocket_world import APPS, COLOURS, IDS, OWNERS, PAGE, SIZES, TOOLS, VALUES, Goal, PocketEnv
 
@@ -197,7 +197,6 @@ def benchmark(seed: int = 0, train: int = 320, val: int = 150, test: int = 262) 
 @lru_cache
 def base_harness() -> Harness:
     "H0."
-    rule = lambda slot, text: dict(slot=slot, text=text)
     return load_harness(dict(prompt_rules=dict(base_role=rule('role', NEUTRAL[0]), base_act=rule('action_guidance', NEUTRAL[4]),
                                                base_end=rule('completion_guidance', NEUTRAL[7])), intent='the base harness'))
 
@@ -275,12 +274,10 @@ def scripted_siblings(seed: int = 0) -> dict[str, Harness]:
 # %% ../../nbs/12_pocket_tasks.ipynb #20b71f8e
 def stand_ins() -> dict[str, Harness]:
     "Harnesses of another family than H0, by name; stand-ins for external ones."
-    rule = lambda slot, i: dict(slot=slot, text=NEUTRAL[i])
-    hook = lambda event, condition, i, **p: dict(event=event, condition=condition, action='remind_once', message=NEUTRAL[i], parameters=p)
     return {'other': load_harness(dict(
-        prompt_rules=dict(who=rule('role', 2), plan=rule('task_guidance', 1), care=rule('action_guidance', 9), stop=rule('completion_guidance', 6)),
+        prompt_rules=dict(who=rule('role', NEUTRAL[2]), plan=rule('task_guidance', NEUTRAL[1]), care=rule('action_guidance', NEUTRAL[9]), stop=rule('completion_guidance', NEUTRAL[6])),
         tool_view=dict(order=[t.name for t in reversed(TOOLS)]), memory=dict(enabled=True, write_when='tool_error', max_items=1, recall_every=4),
-        hooks=dict(wrong=hook('after_tool', 'tool_error', 3), late=hook('before_model', 'remaining_steps_lte', 8, threshold=2)),
+        hooks=dict(wrong=hook('after_tool', 'tool_error', NEUTRAL[3], 'remind_once'), late=hook('before_model', 'remaining_steps_lte', NEUTRAL[8], 'remind_once', threshold=2)),
         intent='a stand-in for an external harness: another family than H0'))}
 
 Pocket.stand_ins = staticmethod(stand_ins)

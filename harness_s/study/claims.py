@@ -14,7 +14,7 @@ from ..experiment import open_bench
 from ..config import parse_config
 from ..analyze.router import spearman
 from ..stats import bootstrap_means, holm, mcnemar, pair_tasks
-from ..store import RunStore, atomic
+from ..store import RunStore
 from .plan import StudyPlan
 from .run import runs_of
 
@@ -59,7 +59,8 @@ def _rows(store: RunStore, clusters, values, n_missing=0) -> pl.DataFrame:
 def score(store: RunStore, a: str, b: str) -> pl.DataFrame:
     "Avg@k of `a` less `b`, task by task."
     k = store.run['config']['evaluate']['rollouts']
-    t, p = pair_tasks(_side(store, a), _side(store, b), 'avg', k), pair_tasks(_side(store, a), _side(store, b), 'pass_k', k)
+    sides = _side(store, a), _side(store, b)
+    t, p = pair_tasks(*sides, 'avg', k), pair_tasks(*sides, 'pass_k', k)
     won, lost = p.filter(pl.col('a') > pl.col('b'))['task_id'], p.filter(pl.col('a') < pl.col('b'))['task_id']
     return _rows(store, t['family'], t['a'] - t['b'], t['n_missing']).with_columns(won=t['task_id'].is_in(won.implode()), lost=t['task_id'].is_in(lost.implode()))
 
@@ -213,7 +214,6 @@ def write_results(plan: StudyPlan, out: str | Path, folder: str | Path, show: bo
     stores = [RunStore.open(p) for p in runs_of(out)]
     if not stores: raise UserError(f'{out} holds no finished run: run the study first')
     table = claims_table(plan, stores)
-    with atomic(folder/'claims.csv') as tmp: table.write_csv(tmp, float_precision=5)
     every = arm_table([*stores, *(RunStore.open(p) for kind in ('scaling', 'reuse') for p in runs_of(out, kind))])
     for name, df in dict(arms=arm_means(every.filter(pl.col('run').str.starts_with('runs/'))), arms_by_run=every, reuse=reuse_table(plan, out)).items():
         if len(df): df.write_csv(folder/f'{name}.csv', float_precision=4)

@@ -4,7 +4,7 @@
 
 # %% ../../nbs/78_study_run.ipynb #872dd49b
 from __future__ import annotations
-import os, random, subprocess, sys, time
+import os, random, sys, time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,15 +127,10 @@ def _add(file: Path, name: str, seconds: float):
         kept = read_json(file) if file.is_file() else {}
         write_json(file, {**kept, name: round(kept.get(name, 0.) + seconds, 1)})
 
-def _start(out: Path, name: str) -> subprocess.Popen:
-    log = out/'logs'/f"{name.replace('/', '-')}.log"; log.parent.mkdir(exist_ok=True)
-    code = 'import sys; from harness_s.study.run import part_main; sys.exit(part_main(sys.argv[1], sys.argv[2]))'
-    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'TOKENIZERS_PARALLELISM': 'false'}
-    with open(log, 'a') as f: return subprocess.Popen([sys.executable, '-c', code, str(out), name], stdout=f, stderr=f, env=env)
-
 # %% ../../nbs/78_study_run.ipynb #a63a85e0
 def run_study(plan: StudyPlan, out: str | Path, jobs: int = 2, show: bool | None = None, tell: Callable[[str], None] = print, facts=base_facts) -> Path:
     "Register the plan, then make every part that is not done, `jobs` at a time. Returns `out`; UserError with the log of a part that failed."
+    from harness_s.experiment import spawn
     from harness_s.rollout import progress_bar
     out, begun = Path(out).resolve(), time.monotonic()
     register(plan, out, lambda: facts(plan))
@@ -150,7 +145,7 @@ def run_study(plan: StudyPlan, out: str | Path, jobs: int = 2, show: bool | None
         try:
             while todo or running:
                 for p in [p for p in todo if all(_done(out/n) for n in p.needs)][:jobs - len(running)]:
-                    todo.remove(p); running[p.name] = (_start(out, p.name), time.monotonic())
+                    todo.remove(p); running[p.name] = (spawn('harness_s.study.run:part_main', out, p.name, out/'logs'/f"{p.name.replace('/', '-')}.log", mode='a'), time.monotonic())
                 time.sleep(.2)
                 for name in [n for n, (proc, _) in running.items() if proc.poll() is not None]: settle(name)
         finally:
