@@ -81,6 +81,30 @@ def test_page_renders(page, server, name):
     assert over <= 1, f'the page is {over} pixels wider than 1280'
 
 
+@pytest.mark.parametrize('name, text', [('overview', 'How rollouts ended'), ('training', 'effective groups')])
+def test_text_is_there_before_any_script(browser, server, name, text):
+    "A browser that runs none shows the page's text; one that does shows it once."
+    context = browser.new_context(java_script_enabled=False)
+    try: bare = context.new_page(); bare.goto(f'{server[0]}/?page={name}'); bare.get_by_text(text, exact=True).wait_for(timeout=20_000)
+    finally: context.close()
+
+
+def test_text_gives_way_to_the_live_page(page, server):
+    go(page, server, page='overview'); page.locator('.fig-costs .main-svg').first.wait_for(state='attached')
+    assert page.get_by_text('How rollouts ended').count() == 1 and page.locator('#first').count() == 0
+
+
+def test_figures_come_after_the_text_and_not_to_another_page(page, server):
+    go(page, server, page='overview'); page.locator('.fig-costs .main-svg').first.wait_for(state='attached')
+    page.evaluate("""() => { window.seen = []; const deep = (n, q) => [...n.querySelectorAll(q), ...[...n.querySelectorAll('*')].flatMap(m => m.shadowRoot ? deep(m.shadowRoot, q) : [])]
+      const look = () => { if (deep(document.body, 'h3').some(h => h.textContent == 'Learning signals')) window.seen.push(deep(document.body, '[class*="fig-"]').length); if (window.seen.length < 2000) requestAnimationFrame(look) }; look() }""")
+    page.locator('.nav-training button').click(); page.locator('.fig-rollouts .main-svg').first.wait_for(state='attached')
+    seen = page.evaluate('window.seen'); assert seen[0] == 0 and seen[-1] >= 6, seen
+    page.locator('.nav-outcomes button').click(); page.locator('.nav-training button').click(); page.get_by_text('Learning signals').wait_for(); page.locator('.nav-overview button').click()
+    page.locator('.fig-costs .main-svg').first.wait_for(state='attached'); page.wait_for_timeout(1500)
+    assert page.locator('.js-plotly-plot').count() == 2
+
+
 def test_keyboard(page, server):
     go(page, server, page='overview')
     page.locator('.nav-training button').focus(); page.keyboard.press('Enter')
@@ -187,6 +211,9 @@ def test_exports(page, server):
     got = Path(d.value.path()).read_text(); assert d.value.suggested_filename == 'main_results.csv' and got.startswith('arm,label,step') and 'top8_adaptive,rank1' in got
     with page.expect_download() as d: page.get_by_text('HTML', exact=True).first.click()
     assert 'plotly' in Path(d.value.path()).read_text()[:6_000_000]
+    link = page.get_by_text('CSV', exact=True).first.get_attribute('href'); secret = link.split('/')[1]
+    status = lambda path: page.request.get(f'{server[0]}/{path}').status
+    assert (status(link), status(link.replace(secret, 'guess')), status(link + '.txt'), status(f'export/{secret}/..%2Fmain_results.csv')) == (200, 404, 404, 404)
 
 
 def grow(store, unit, n=24):

@@ -10,7 +10,7 @@ from typing import Callable, Iterable
 from ..core import UserError
 
 # %% auto #0
-__all__ = ['REDRAW', 'UNUSED', 'PLOTLY', 'pages', 'build', 'light', 'open_runs', 'serve']
+__all__ = ['REDRAW', 'FIRST', 'UNUSED', 'PLOTLY', 'pages', 'build', 'first', 'light', 'open_runs', 'serve']
 
 # %% ../../nbs/95_dash_app.ipynb #924850fb
 REDRAW = ('run', 'page', 'arm', 'anchor', 'harness', 'task', 'traj', 'beside', 'stage', 'base', 'other')
@@ -23,9 +23,10 @@ def pages() -> dict[str, Callable]:
 def build(runs: dict):
     "The template of a new session over open runs {name: LiveRun}."
     import panel as pn
-    from harness_s.dash.parts import PAGES, URL, State, View, heading, select, stamp
+    from harness_s.dash.parts import PAGES, URL, Filler, State, View, heading, select, stamp
     if pn.state.curdoc: pn.state.curdoc.template_variables.setdefault('dist_url', 'static/extensions/panel/')     # a session that outlived its page must not fall back to a CDN
     v, body = View(runs, State(run=next(iter(runs)))), pn.Column(sizing_mode='stretch_width', css_classes=['page'])
+    filler = Filler(body, pn.state.curdoc) if pn.state.curdoc else None
     if pn.state.location: pn.state.location.sync(v.state, {n: n for n in URL})
     buttons = {p: pn.widgets.Button(name=t, width=200, margin=(2, 4), css_classes=[f'nav-{p}']) for p, t in PAGES.items()}
     for p, b in buttons.items(): b.on_click(lambda e, p=p: v.state.param.update(page=p, at=0))
@@ -39,24 +40,31 @@ def build(runs: dict):
         except UserError as e: parts = [heading('Cannot show this', str(e))]
         body[:] = [stamp(v), *parts]; body.loading = False
     v.state.param.watch(draw, REDRAW)
-    draw(); _figures_later(body); _follow(v, draw)
-    return _lighter(pn.template.BootstrapTemplate(title='Harness-S', header_background='#123a5a', sidebar_width=230, sidebar=[pick, *buttons.values()], main=[body]))
+    draw(); _follow(v, draw)
+    if filler: pn.state.onload(filler.start)
+    return _lighter(pn.template.BootstrapTemplate(title='Harness-S', header_background='#123a5a', sidebar_width=230, sidebar=[pick, *buttons.values()], main=[body]), body)
 
 # %% ../../nbs/95_dash_app.ipynb #a5b2a02e
-def _figures_later(body):
-    "Put placeholders for the page's figures, and the figures once the browser has shown the rest."
-    import panel as pn
-    wait = [(p, pn.Spacer(height=p[0].height, sizing_mode='stretch_width')) for p in body if isinstance(p, pn.Column) and len(p) and isinstance(p[0], pn.pane.Plotly)]
-    for p, space in wait: body[list(body).index(p)] = space
-    def show():
-        here = list(body)
-        for p, space in wait:
-            if space in here: body[here.index(space)] = p
-    pn.state.onload(show)
+FIRST = """<div id="first"><template shadowrootmode="open"><style>%s</style>%s</template></div>
+<script>(first => {
+  const main = first.parentNode
+  const gone = (page, sizes) => page.offsetHeight > 40 && (sizes.disconnect(), first.remove())
+  new MutationObserver((_, seen) => {
+    const page = main.querySelector('[data-root-id] > *')
+    if (page) { seen.disconnect(); new ResizeObserver((_, sizes) => gone(page, sizes)).observe(page) }
+  }).observe(main, {childList: true, subtree: true})
+})(document.getElementById('first'))</script>"""
+
+def first(body) -> Callable[[str], str]:
+    "A function that puts the text of `body` before the live page in a template's HTML."
+    from harness_s.dash import view
+    from harness_s.dash.parts import still
+    text = FIRST % (view.CSS, still(body))
+    return lambda shell: re.sub(r'<div[^>]* id="main">', lambda m: m[0] + text, shell, count=1)
 
 # %% ../../nbs/95_dash_app.ipynb #3267ca06
 UNUSED = ('bokeh-gl', 'bokeh-mathjax')
-PLOTLY = """<link rel="preload" as="script" href="%s">
+PLOTLY = """<link rel="preload" as="script" fetchpriority="low" href="%s">
 <script>(function () {
   let ready
   const guard = () => { const P = window.Plotly, relayout = P.relayout; P.relayout = (div, ...args) => div && div._fullLayout ? relayout(div, ...args) : Promise.resolve(div) }
@@ -66,16 +74,18 @@ PLOTLY = """<link rel="preload" as="script" href="%s">
 })()</script>"""
 
 def light(scripts: str) -> str:
-    "The page's script tags without unused ones, plotly's put off."
-    keep = [l for l in scripts.split('\n') if not any(u in l for u in UNUSED)]
-    return '\n'.join(re.sub(r'<script[^>]*src="([^"]*/plotly-[^"]*)"[^>]*></script>', lambda m: PLOTLY % (m[1], m[1]), l) for l in keep)
+    "The page's script tags without unused ones, plotly's put off, the others run in order when the text is there."
+    tags = '\n'.join(l for l in scripts.split('\n') if not any(u in l for u in UNUSED))
+    tags = re.sub(r'<script type="text/javascript">(?=\s*Bokeh\.)', '<script type="module">', tags)        # inline ones cannot be deferred, modules are
+    put_off = lambda m: PLOTLY % (m[1], m[1]) if '/plotly-' in m[1] else m[0].replace('<script', '<script defer', 1)
+    return re.sub(r'<script[^>]*src="([^"]*)"[^>]*></script>', put_off, tags)
 
-def _lighter(t):
-    "The template with `light` scripts."
+def _lighter(t, body):
+    "The template with `light` scripts and its text first."
     import panel as pn
     if pn.state.curdoc:
-        pn.state.curdoc.template_variables.update(shell=t.template, light=light)
-        t.template = t.template.environment.from_string('{% extends shell %}{% block js_resources %}{{ light(bokeh_js) }}{% endblock %}')
+        pn.state.curdoc.template_variables.update(shell=t.template, light=light, first=first(body))
+        t.template = t.template.environment.from_string('{% extends shell %}{% block js_resources %}{{ light(bokeh_js) }}{% endblock %}{% block contents %}{{ first(super()) }}{% endblock %}')
     return t
 
 # %% ../../nbs/95_dash_app.ipynb #ba914505
@@ -106,11 +116,29 @@ def open_runs(paths: Iterable[Path | str]) -> dict:
     if not out: raise UserError('dash: no run was given: name one or more run directories')
     return out
 
+def _exporter():
+    "Answers for the files of figures."
+    from tornado.web import RequestHandler
+    from harness_s.dash.parts import export
+    class Exporter(RequestHandler):
+        async def get(self, secret: str, name: str):
+            made = await asyncio.to_thread(export, secret, name)
+            if made is None: return self.send_error(404)
+            self.set_header('Content-Type', 'application/octet-stream'); self.set_header('Content-Disposition', f'attachment; filename="{name}"')
+            self.write(made)
+    return Exporter
+
+def _warm():
+    "Load what the first figure of a session would wait for (over a second)."
+    import polars as pl
+    from harness_s import plots_runs
+    pages(); plots_runs.signal(pl.DataFrame(dict(arm=['a'], step=[0], reward=[.5])), 'reward')
+
 def serve(paths: Iterable[Path | str], port: int = 5006, show: bool = False, threaded: bool = False):
     "Serve the dashboard of runs on 127.0.0.1:`port` (0 = a free one). Blocks unless `threaded`; then returns the server thread."
     runs = open_runs(paths)
     try: import panel as pn
     except ImportError as e: raise UserError("dash: panel is not installed: pip install 'harness-s[dash]'") from e
-    pn.extension('plotly', notifications=False)
+    pn.extension('plotly', notifications=False); _warm()
     origins = [f'{h}:{port}' for h in ('127.0.0.1', 'localhost')] if port else None
-    return pn.serve({'/': lambda: build(runs)}, address='127.0.0.1', port=port, websocket_origin=origins, show=show, threaded=threaded, title='Harness-S', verbose=not threaded, unused_session_lifetime_milliseconds=120_000)
+    return pn.serve({'/': lambda: build(runs)}, extra_patterns=[(r'/export/([\w-]+)/([\w.-]+)', _exporter())], address='127.0.0.1', port=port, websocket_origin=origins, show=show, threaded=threaded, title='Harness-S', verbose=not threaded, unused_session_lifetime_milliseconds=120_000)

@@ -115,7 +115,7 @@ def training(v: View) -> list:
         v.state.param.update(every=size.value, **({'seeds': over.value} if len(runs) > 1 else {}))
         parts = {n: rundata.metrics(r).with_columns(seed=pl.lit(n)) for n, r in runs.items() if over.value or r is v.run}; m = pl.concat([x for x in parts.values() if len(x)], how='diagonal_relaxed')
         table[:] = [block(view.table([{**({'run': n} if len(parts) > 1 else {}), **row} for n, x in parts.items() for row in report._signal_rows(type('F', (), dict(signals=rundata.signal_table(x)))())]))]
-        grid[:] = [pn.Column(chart(plots_runs.signal(m, s, size.value), plots_runs.by_stage(m, s, size.value), s), min_width=460, styles={'flex': '1 1 460px'}) for s in SIGNALS if s in m.columns and m[s].count()]
+        grid[:] = [chart(plots_runs.signal(m, s, size.value), plots_runs.by_stage(m, s, size.value), s, min_width=460, styles={'flex': '1 1 460px'}) for s in SIGNALS if s in m.columns and m[s].count()]
     size.param.watch(draw, 'value'); over.param.watch(draw, 'value'); draw()
     return [heading('Learning signals', f"{mine['arm'].n_unique()} arms, {len(mine)} updates; ratios are ratios of sums."), table, pn.Row(size, over), grid]
 

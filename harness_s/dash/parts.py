@@ -4,9 +4,10 @@
 
 # %% ../../nbs/92_dash_parts.ipynb #98d25ffb
 from __future__ import annotations
-import io, tempfile
+import io, secrets, tempfile
 from pathlib import Path
 from typing import Any, Callable
+from weakref import WeakValueDictionary
 import panel as pn
 import param
 import polars as pl
@@ -15,7 +16,8 @@ from . import view
 from .data import LiveRun
 
 # %% auto #0
-__all__ = ['PAGES', 'URL', 'State', 'memo', 'View', 'exports', 'chart', 'block', 'heading', 'stamp', 'select']
+__all__ = ['PAGES', 'URL', 'State', 'memo', 'View', 'block', 'exports', 'Chart', 'export', 'Filler', 'chart', 'heading', 'stamp',
+           'select', 'still']
 
 # %% ../../nbs/92_dash_parts.ipynb #1a5da856
 PAGES = {'overview': 'Overview', 'properties': 'Properties', 'profiles': 'Profiles', 'training': 'Training', 'router': 'Router', 'outcomes': 'Outcomes', 'trajectory': 'Trajectory', 'compare': 'Compare'}
@@ -79,33 +81,75 @@ class View:
         return {n: r for n, r in self.runs.items() if r is self.run or bare(r) == mine}
     def goto(self, page: str, **fields): self.state.param.update(page=page, **fields)
 
-# %% ../../nbs/92_dash_parts.ipynb #a96634ee
-def _html(fig) -> io.BytesIO: return io.BytesIO(fig.to_html(include_plotlyjs=True, full_html=True).encode())
-def _csv(df: pl.DataFrame) -> io.BytesIO: return io.BytesIO(plots.flat(df).write_csv().encode())
-def _parquet(df: pl.DataFrame) -> io.BytesIO:
-    b = io.BytesIO(); df.write_parquet(b); b.seek(0); return b
-def _png(fig) -> io.BytesIO:
-    with tempfile.TemporaryDirectory() as d:
-        got = plots.write_pngs({Path(d)/'figure.png': fig})
-        return io.BytesIO(got[0].read_bytes() if got else b'')
-
-def exports(fig, data: pl.DataFrame, name: str) -> dict[str, Callable[[], io.BytesIO]]:
-    "{file name: what makes its bytes}; PNG only where a browser is found."
-    out = {f'{name}.html': lambda: _html(fig), f'{name}.csv': lambda: _csv(data), f'{name}.parquet': lambda: _parquet(data)}
-    return out | ({f'{name}.png': lambda: _png(fig)} if plots.browser() else {})
-
-def chart(fig, data: pl.DataFrame, name: str, on_click: Callable[[dict], None] | None = None) -> pn.Column:
-    "A figure that fills the width, its download buttons, and a click handler that gets plotly's first point."
-    pane = pn.pane.Plotly(fig, config=dict(displaylogo=False, responsive=True), sizing_mode='stretch_width', height=int(fig.layout.height or 400), css_classes=[f'fig-{name}'])
-    if on_click: pane.param.watch(lambda e: e.new and e.new.get('points') and on_click(e.new['points'][0]), 'click_data')
-    files = [pn.widgets.FileDownload(callback=f, filename=n, label=n.rsplit('.', 1)[1].upper(), button_type='light', width=86, height=30, auto=True, embed=False) for n, f in exports(fig, data, name).items()]
-    return pn.Column(pane, pn.Row(*files, margin=(0, 0, 12, 8)), sizing_mode='stretch_width')
-
-# %% ../../nbs/92_dash_parts.ipynb #f350469a
+# %% ../../nbs/92_dash_parts.ipynb #4af5a06c
 def block(*parts: str, **kw) -> pn.pane.HTML:
     "Escaped HTML made by `view`."
     return pn.pane.HTML(view.page(*parts), stylesheets=[view.CSS], sizing_mode='stretch_width', **kw)
 
+# %% ../../nbs/92_dash_parts.ipynb #a96634ee
+def _html(fig) -> bytes: return fig.to_html(include_plotlyjs=True, full_html=True).encode()
+def _csv(df: pl.DataFrame) -> bytes: return plots.flat(df).write_csv().encode()
+def _parquet(df: pl.DataFrame) -> bytes:
+    b = io.BytesIO(); df.write_parquet(b)
+    return b.getvalue()
+def _png(fig) -> bytes:
+    with tempfile.TemporaryDirectory() as d:
+        got = plots.write_pngs({Path(d)/'figure.png': fig})
+        return got[0].read_bytes() if got else b''
+
+def exports(fig, data: pl.DataFrame, name: str) -> dict[str, Callable[[], bytes]]:
+    "{file name: what makes its bytes}; PNG only where a browser is found."
+    out = {f'{name}.html': lambda: _html(fig), f'{name}.csv': lambda: _csv(data), f'{name}.parquet': lambda: _parquet(data)}
+    return out | ({f'{name}.png': lambda: _png(fig)} if plots.browser() else {})
+
+# %% ../../nbs/92_dash_parts.ipynb #f350469a
+_charts: WeakValueDictionary[str, Chart] = WeakValueDictionary()
+
+class Chart(pn.Column):
+    "A figure that fills the width and the links to its files, or, until `fill`, the room that it will take."
+    def __init__(self, fig, data: pl.DataFrame, name: str, on_click: Callable[[dict], None] | None = None, **params):
+        self._room, self._make = int(fig.layout.height or 400), (fig, data, name, on_click)
+        super().__init__(pn.Spacer(height=self._room + 42, sizing_mode='stretch_width'), **{'sizing_mode': 'stretch_width', **params})
+        self.files, self.secret = exports(fig, data, name), secrets.token_urlsafe(16)
+        _charts[self.secret] = self
+    @property
+    def full(self) -> bool: return len(self) > 1
+    def fill(self) -> Chart:
+        "Put the figure in; a click on it is passed on with plotly's first point."
+        fig, data, name, on_click = self._make
+        pane = pn.pane.Plotly(fig, config=dict(displaylogo=False, responsive=True), sizing_mode='stretch_width', height=self._room, css_classes=[f'fig-{name}'])
+        if on_click: pane.param.watch(lambda e: e.new and e.new.get('points') and on_click(e.new['points'][0]), 'click_data')
+        self[:] = [pane, block(view.downloads(f'export/{self.secret}', self.files), height=30, margin=(0, 0, 12, 8))]
+        return self
+
+def export(secret: str, name: str) -> bytes | None:
+    "The bytes of a file of a figure that some session shows, or None."
+    c = _charts.get(secret)
+    return c.files[name]() if c is not None and name in c.files else None
+
+# %% ../../nbs/92_dash_parts.ipynb #5de32151
+class Filler:
+    "Fills the charts on the page of one session in order, one every `every_ms`."
+    def __init__(self, body: pn.Column, doc, every_ms: int = 60):
+        self.body, self.doc, self.every_ms, self.on, self.open = body, doc, every_ms, False, False
+        doc.filler = self                                      # lives and goes with its document
+    def start(self):
+        "The browser has the page: from now on charts are filled."
+        self.open = True; self.wake()
+    def wake(self):
+        if self.open and not self.on: self.on = True; self.doc.add_timeout_callback(self.step, self.every_ms)
+    def step(self):
+        c = next((c for c in self.body.select(Chart) if not c.full), None); self.on = False
+        if c is not None: c.fill(); self.wake()
+
+def chart(fig, data: pl.DataFrame, name: str, on_click: Callable[[dict], None] | None = None, **params) -> Chart:
+    "A `Chart` that is filled when its session comes to it; at once where there is no session."
+    c = Chart(fig, data, name, on_click, **params); filler = getattr(pn.state.curdoc, 'filler', None)
+    if filler is None: return c.fill()
+    filler.wake()
+    return c
+
+# %% ../../nbs/92_dash_parts.ipynb #2f556b48
 def heading(text: str, note: str = '') -> pn.pane.HTML:
     return block(f'<h3>{view.esc(text)}</h3>' + (f'<p class="muted" style="margin:0">{view.esc(note)}</p>' if note else ''))
 
@@ -121,3 +165,11 @@ def select(label: str, options, value: str, on_change: Callable[[str], None], wi
     w = pn.widgets.Select(name=label, options=options, value=value if value in values else values[0] if values else None, width=width, disabled=not values)
     w.param.watch(lambda e: on_change(e.new), 'value')
     return w
+
+# %% ../../nbs/92_dash_parts.ipynb #0853f6f1
+def still(part: Any) -> str:
+    "The HTML of a part and of what stands in it, in order; the room of figures; nothing for controls."
+    if isinstance(part, pn.pane.HTML): return f'<div style="margin:5px 10px">{part.object}</div>'
+    if isinstance(part, pn.Spacer): return f'<div style="height:{part.height or 0}px"></div>'
+    if not isinstance(part, pn.Column) or isinstance(part, pn.Card): return ''
+    return '<div style="display:flex;flex-direction:column">' + ''.join(map(still, part)) + '</div>'       # margins add up, as they do on the live page

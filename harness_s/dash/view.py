@@ -9,7 +9,7 @@ from typing import Any, Iterable, Sequence
 from ..plots import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, rgba
 
 # %% auto #0
-__all__ = ['CSS', 'esc', 'page', 'tag', 'pre', 'table', 'verdict', 'event', 'conversation', 'token_strip', 'changes',
+__all__ = ['CSS', 'esc', 'page', 'tag', 'pre', 'table', 'downloads', 'verdict', 'event', 'conversation', 'token_strip', 'changes',
            'profile_card']
 
 # %% ../../nbs/91_dash_view.ipynb #d9235dbe
@@ -28,7 +28,8 @@ CSS = f'''
 .hs .hook{{background:{PURPLE};color:#1b1f24;border-color:{PURPLE}}} .hs .err{{background:#fbe3d4;border-color:{VERMILION}}} .hs .call{{font-family:"DejaVu Sans Mono",Menlo,monospace}}
 .hs .tok{{display:inline-block;white-space:pre;padding:0 1px;margin:1px;border-bottom:3px solid transparent;font:12.5px "DejaVu Sans Mono",Menlo,monospace}} .hs .tok.ctx{{color:#6a737d}}
 .hs .box{{border:1px solid #dfe3e8;border-radius:6px;padding:.6em .9em;background:#fff;margin:.4em 0}} .hs h4{{margin:.4em 0 .3em;font-size:13.5px}} .hs h3{{font-size:17px;font-weight:600;margin:.9em 0 .15em}} .hs .muted{{color:#59636e}} .hs ul{{margin:.2em 0 .4em 1.1em;padding:0}}
-.hs .add{{background:#e3f1fa}} .hs .del{{background:#fdeedd}} .hs .new{{outline:2px solid {GREEN};outline-offset:1px}}'''
+.hs .add{{background:#e3f1fa}} .hs .del{{background:#fdeedd}} .hs .new{{outline:2px solid {GREEN};outline-offset:1px}}
+.hs .files a{{display:inline-block;min-width:62px;margin-right:10px;padding:.2em .6em;border:1px solid #dfe3e8;border-radius:4px;background:#f5f7f9;color:#1b1f24;text-align:center;text-decoration:none}} .hs .files a:hover,.hs .files a:focus{{background:#e4e7eb}}'''
 
 def page(*parts: str) -> str: return '<div class="hs">' + ''.join(parts) + '</div>'
 def tag(text: Any, kind: str = '') -> str: return f'<span class="tag {kind}">{esc(text)}</span>'
@@ -41,6 +42,10 @@ def table(rows: Sequence[dict], empty: str = 'nothing here') -> str:
     cell = lambda v: tag(*v) if isinstance(v, tuple) else '' if v is None else esc(v if isinstance(v, str) else str(v))
     body = ''.join('<tr>' + ''.join(f'<td>{cell(v)}</td>' for v in r.values()) + '</tr>' for r in rows)
     return '<div class="scroll"><table><thead><tr>' + ''.join(f'<th>{esc(str(k))}</th>' for k in rows[0]) + f'</tr></thead><tbody>{body}</tbody></table></div>'
+
+def downloads(base: str, names: Iterable[str]) -> str:
+    "Links to files under `base`, each labelled by its kind."
+    return '<div class="files">' + ''.join(f'<a href="{esc(base)}/{esc(n)}" download>{esc(n.rsplit(".", 1)[-1].upper())}</a>' for n in names) + '</div>'
 
 # %% ../../nbs/91_dash_view.ipynb #09dbbcc5
 def verdict(h: dict) -> str:

@@ -5,6 +5,10 @@
 Prints one JSON line last:
   first_page_s             a new tab's first useful page (the score table is readable), from the server's first answer; the browser's own
                            assets are warm (a tab was opened before, and its figures were drawn)
+  live_page_s              the same tab's controls are there (until then the text is the server's own, with no script run)
+  first_figures_s          from the server's answer to another such tab until all figures of its first page are drawn
+  page_turn_s              the longest of three page changes (training, overview) of a tab, each until the new page's text is there
+  page_figures_s           a page change to training until all its figures are drawn
   rss_mb                   resident memory of the server process after everything
   long_trajectory_s        the first page of the 7,000-event trajectory, from the click that opens it
   huge_trajectory_blocks_s the longest wait of a second tab for a page while the 130 MB trajectory is being read
@@ -79,13 +83,15 @@ def measure(url, long, huge):
     exe = os.environ.get('BROWSER_PATH') or shutil.which('chromium') or shutil.which('google-chrome'); out = {}
     with sync_playwright() as p:
         b = p.chromium.launch(executable_path=exe, args=['--no-sandbox']); ctx = b.new_context(viewport=dict(width=1280, height=800))
-        warm = ctx.new_page(); warm.set_default_timeout(120_000); warm.goto(url); ready(warm, 'Avg@3'); drawn(warm); warm.close()
-        pg, start = ctx.new_page(), []
-        pg.set_default_timeout(120_000); pg.on('response', lambda r: start or start.append(time.perf_counter()))
-        pg.goto(url, wait_until='commit'); ready(pg, 'Avg@3'); out['first_page_s'] = time.perf_counter() - start[0]
+        warm = ctx.new_page(); warm.set_default_timeout(120_000); warm.goto(url); figures(warm, 'costs'); warm.wait_for_timeout(1000); warm.close()
+        pg, start = opened(ctx, url); out['first_page_s'] = time.perf_counter() - start
+        pg.locator('#first').wait_for(state='detached'); out['live_page_s'] = time.perf_counter() - start
         pg.locator('.nav-trajectory button').click(); pg.locator('.trajectory').first.get_by_text('message 2').wait_for()
         out['long_trajectory_s'] = timed(lambda: pick(pg, 't-long', '#0'))
-        other = ctx.new_page(); other.set_default_timeout(120_000); other.goto(url); ready(other, 'Avg@3'); drawn(other); quiet = turn_pages(other, 3)
+        other, start = opened(ctx, url); figures(other, 'costs'); out['first_figures_s'] = time.perf_counter() - start
+        quiet = turn_pages(other, 3)
+        other.locator('.nav-overview button').click(); figures(other, 'costs')
+        out['page_figures_s'] = timed(lambda: (other.locator('.nav-training button').click(), figures(other, 'rollouts')))
         t = time.perf_counter(); field = pg.get_by_label('task', exact=True); field.fill('t-huge'); field.press('Enter')
         waits = turn_pages(other, 6)
         pg.locator('.trajectory').first.get_by_text('t-huge').first.wait_for(); out['huge_trajectory_s'] = time.perf_counter() - t
@@ -94,7 +100,12 @@ def measure(url, long, huge):
 
 
 def ready(pg, text): pg.get_by_text(text).first.wait_for()
-def drawn(pg): pg.locator('.js-plotly-plot .main-svg').last.wait_for(state='attached'); pg.wait_for_timeout(1000)
+def figures(pg, last): pg.locator(f'.fig-{last} .main-svg').first.wait_for(state='attached')
+def opened(ctx, url):
+    "A new tab on its way to the page, and when the server's first answer came."
+    pg, start = ctx.new_page(), []; pg.set_default_timeout(120_000); pg.on('response', lambda r: start or start.append(time.perf_counter()))
+    pg.goto(url, wait_until='commit'); ready(pg, 'Avg@3')
+    return pg, start[0]
 def timed(f):
     t = time.perf_counter(); f(); return time.perf_counter() - t
 def pick(pg, task, sign):
