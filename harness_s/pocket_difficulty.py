@@ -38,7 +38,7 @@ def base_rates(policy, bench, seed: int = 0, k: int = 8) -> dict:
     a, b = outcomes(policy, bench, val, h0, 3, seed, 'avg3'), outcomes(policy, bench, train, h0, k, seed, 'group')
     dead = [t for t, s in zip(train, b) if not s.any()]
     again = outcomes(policy, bench, dead, h0, k, seed, 'redraw')
-    by = {n: round(100 * float(b[[len(bench.needs(t)) == n for t in train]].mean()), 1) for n in range(4)}
+    by = {n: round(100 * float(b[[len(bench.needs(t)) == n for t in train]].mean()), 1) for n in sorted({len(bench.needs(t)) for t in train})}
     return dict(avg3_val=100 * a.mean(), pass3_val=100 * a.any(-1).mean(), avg_train=100 * b.mean(), by_needs=by, all_fail=100 * len(dead) / len(train),
                 redraw=100 * again.any((1, 2)).mean(), n_dead=len(dead), dead=dead)
 

@@ -16,8 +16,8 @@ from .pocket_world import APPS, COLOURS, IDS, OWNERS, PAGE, SIZES, TOOLS, VALUES
 # %% auto #0
 __all__ = ['HABITS', 'READ_HABITS', 'WORDS_OF_NEED', 'WORDS_AGAINST', 'GUIDANCE', 'NEUTRAL', 'PHRASES', 'N_NEEDS', 'HARM',
            'HOOKS', 'SLOTS_OF', 'TOOL_OF', 'COMPACTS', 'PAIRS', 'draw_needs', 'draw_rows', 'phrase_task', 'draw_app',
-           'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark', 'base_harness',
-           'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings', 'stand_ins']
+           'oracle_calls', 'draw_task', 'visible', 'Pocket', 'as_call', 'features', 'benchmark', 'need_mix',
+           'base_harness', 'fragments', 'catalogue', 'merge', 'apply', 'scripted_siblings', 'stand_ins']
 
 # %% ../../nbs/12_pocket_tasks.ipynb #e9c1a63d
 HABITS: dict[str, dict[str, Any]] = {
@@ -60,11 +60,11 @@ def _clash(needs: set, harm: str) -> bool:
     return ({'archive', 'latest'} <= needs or HABITS['archive']['against'] == harm and bool(needs & {'archive', 'latest', 'page'})
             or harm == 'first' and 'archive' in needs or WORDS_AGAINST.get(harm) in needs)
 
-def draw_needs(rng: random.Random) -> tuple[str, set[str], str]:
-    "(kind, needed habits, harm word or '')."
+def draw_needs(rng: random.Random, mix: dict[int, float] = N_NEEDS) -> tuple[str, set[str], str]:
+    "(kind, needed habits, harm word or ''). `mix`: weight of each number of needs."
     kind = 'write' if rng.random() < .75 else 'read'
     habits = list(HABITS) if kind == 'write' else list(READ_HABITS)
-    n = rng.choices(list(N_NEEDS), N_NEEDS.values())[0]
+    n = rng.choices(list(mix), mix.values())[0]
     harms = ['first', 'draft', 'guest', 'unseen'] if kind == 'write' else ['first', 'none']
     while True:
         needs = set(rng.sample(habits, min(n, 3 if kind == 'write' else 2)))
@@ -123,9 +123,9 @@ def oracle_calls(kind: str, needs: set[str], app: str, what: str, pages: int, ve
     calls += [write] + [f'get {target}', write] * ('readback' in needs) + [f'save {app}'] * ('save' in needs)
     return calls + ['done']
 
-def draw_task(rng: random.Random, split: str, id: str) -> tuple[Task, dict]:
+def draw_task(rng: random.Random, split: str, id: str, mix: dict[int, float] = N_NEEDS) -> tuple[Task, dict]:
     "A task and, apart from it, its gold: {goal, oracle, needs, harm}."
-    kind, needs, harm = draw_needs(rng)
+    kind, needs, harm = draw_needs(rng, mix)
     app, colour, size, value = draw_app(rng, needs), rng.choice(COLOURS), rng.choice(SIZES), rng.choice(VALUES)
     drawn, want, pages = draw_rows(rng, needs, harm, colour, size)
     ids, owners = rng.sample(IDS, len(drawn)), rng.sample(OWNERS, len(drawn))
@@ -147,17 +147,17 @@ def visible(instruction: str) -> list[str]:
 
 # %% ../../nbs/12_pocket_tasks.ipynb #e5e7c96c
 class Pocket:
-    "The pocket world as a benchmark. Another `seed` gives other tasks from the same distribution."
+    "The pocket world as a benchmark. Another `seed` gives other tasks from the same distribution; `needs` {number of needs: weight} changes how hard they are."
     name, dialect = 'pocket', 'words'
 
-    def __init__(self, seed: int = 0, train: int = 320, val: int = 150, test: int = 262):
-        self.seed, self.sizes = seed, dict(train=train, val=val, test=test)
+    def __init__(self, seed: int = 0, train: int = 320, val: int = 150, test: int = 262, needs: dict[int, float] | None = None):
+        self.seed, self.sizes, mix = seed, dict(train=train, val=val, test=test), need_mix(needs)
         self._gold, self._tasks, seen = {}, {}, set()
         for split, n in self.sizes.items():
             if not isinstance(n, int) or n < 0: raise UserError(f'pocket: {split} = {n!r}: give a number of tasks, 0 or more')
             rng, out = random.Random(derive_seed('pocket', seed, split)), []
             while len(out) < n:
-                task, gold = draw_task(rng, split, f'pocket-{seed}-{split}-{len(out):03d}')
+                task, gold = draw_task(rng, split, f'pocket-{seed}-{split}-{len(out):03d}', mix)
                 if task.content_hash in seen: continue
                 seen.add(task.content_hash); out.append(task); self._gold[task.id] = gold
             self._tasks[split] = out
@@ -189,9 +189,17 @@ def features(task: Task) -> list[str]:
     kind, app = 'write' if 'change' in words else 'read', next((w for w in words if w in APPS), 'no-app')
     return [kind, app, *visible(task.instruction), *(['sized'] if set(words) & set(SIZES) else [])]
 
-def benchmark(seed: int = 0, train: int = 320, val: int = 150, test: int = 262) -> Pocket:
+def benchmark(seed: int = 0, train: int = 320, val: int = 150, test: int = 262, needs: dict[int, float] | None = None) -> Pocket:
     "The registry's entry point."
-    return Pocket(seed, train, val, test)
+    return Pocket(seed, train, val, test, needs)
+
+def need_mix(needs: dict | None) -> dict[int, float]:
+    "The weights of a config (whose keys JSON makes text), checked; None = N_NEEDS."
+    if needs is None: return N_NEEDS
+    try: mix = {int(n): float(w) for n, w in needs.items()}
+    except (AttributeError, TypeError, ValueError): mix = {}
+    if not mix or not set(mix) <= set(N_NEEDS) or min(mix.values()) < 0 or not sum(mix.values()): raise UserError(f'pocket: needs = {needs!r}: give weights of 0 to 3 needs, for example {{0: 0.3, 2: 0.7}}')
+    return mix
 
 # %% ../../nbs/12_pocket_tasks.ipynb #bd301666
 @lru_cache

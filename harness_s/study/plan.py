@@ -12,8 +12,8 @@ from ..core import Frozen, UserError, content_hash
 from ..store import atomic, read_json, write_json
 
 # %% auto #0
-__all__ = ['Claim', 'Scaling', 'Cross', 'Reuse', 'StudyPlan', 'load_plan', 'null_frames', 'power', 'registration', 'register',
-           'base_facts']
+__all__ = ['SAYS', 'Claim', 'Scaling', 'Cross', 'Reuse', 'StudyPlan', 'load_plan', 'null_frames', 'power', 'registration',
+           'register', 'base_facts', 'pocket_facts']
 
 # %% ../../nbs/77_study_plan.ipynb #efa1abe7
 class Claim(Frozen):
@@ -145,14 +145,25 @@ def register(plan: StudyPlan, out: str | Path, facts=None) -> Path:
 # %% ../../nbs/77_study_plan.ipynb #79050ea0
 def base_facts(plan: StudyPlan) -> dict[str, Any]:
     "Figures of the untrained policy for the pre-registration."
-    import json
-    from harness_s.pocket_policy import ASSET
     p = power(null_frames(plan), tests=len(plan.claims))
     out = {'Avg@k under H0, over the seeds\' test tasks': p['base_avg'], 'test tasks over all seeds': p['n_tasks'], 'standard error of a paired difference, sampling and tasks': p['se_sampling'],
            'standard deviation between training runs (assumed)': p['assumed_seed_sd'], 'standard error with it': p['se'], 'difference found with 80 % chance at 5 %, one test': p['detectable'],
            f'the same as the first of {len(plan.claims)} Holm steps': p['detectable_holm']}
-    if plan.config(plan.first_seed).bench.name == 'pocket':
-        d = json.loads((ASSET/'difficulty.json').read_text())
-        out |= {f'difficulty of task seed 0: {w}': f'{d[k]:g} %' for k, w in dict(avg3_val='Avg@3 under H0, validation', all_fail='all-fail groups at K = 8', redraw='of those, solved by eight more H0 rollouts',
-                best_k='of those, solved by the eight best scripted siblings', random_k='of those, solved by eight random ones').items()}
-    return out
+    c = plan.config(plan.first_seed)
+    return {**out, **pocket_facts(c.bench.options, (plan.task_seed or 0) - 1)} if c.bench.name == 'pocket' else out
+
+SAYS = dict(avg3_val='Avg@3 under H0, validation', all_fail='all-fail groups at K = 8', redraw='of those, solved by eight more H0 rollouts', best_k='of those, solved by the eight best scripted siblings', random_k='of those, solved by eight random ones')
+
+def pocket_facts(options: dict, seed: int) -> dict[str, str]:
+    "Difficulty of the pocket world: the figures it was fixed by, or with other `needs` the same ones measured on tasks of `seed`."
+    import json
+    from harness_s.pocket_policy import ASSET
+    if not options.get('needs'): d, seed = json.loads((ASSET/'difficulty.json').read_text()), 0
+    else:
+        from harness_s.bench.pocket import benchmark, scripted_siblings
+        from harness_s.pocket_difficulty import base_rates, sibling_rates
+        from harness_s.policy.torch import load_policy
+        policy, bench = load_policy('pocket'), benchmark(seed, needs=options['needs'])
+        d = base_rates(policy, bench, seed)
+        d |= sibling_rates(policy, bench, scripted_siblings(), d['dead'], seed)
+    return {f'difficulty of task seed {seed}: {w}': f'{round(float(d[k]), 2):g} %' for k, w in SAYS.items()}

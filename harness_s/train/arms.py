@@ -14,6 +14,7 @@ from ..harness import Harness
 from ..rollout import Job, run_jobs
 from ..store import RunStore
 from .group import Batch, Group, retain
+from .recontext import recontext
 
 # %% auto #0
 __all__ = ['ARMS', 'STRATEGIES', 'Arm', 'get_arm', 'get_strategy', 'Selector', 'External', 'StandIn', 'batch_tasks', 'train_job',
@@ -29,6 +30,7 @@ class Arm(Frozen):
     selector: Literal['', 'random', 'rule', 'adaptive'] = ''
     distinct: int | None = None                              # None = K
     anchor: Literal['never', 'once', 'every'] = 'never'      # 'once' = before training only
+    context: Literal['own', 'h0'] = 'own'                    # in whose prompt a rescue is trained; 'h0' is a control, not Eq. 13
 
 ARMS: dict[str, Arm] = {a.name: a for a in (
     Arm(name='grpo', about='K rollouts under H0, kept whatever they are'),
@@ -40,6 +42,7 @@ ARMS: dict[str, Arm] = {a.name: a for a in (
     Arm(name='llm_4x2', about='rescue by the four siblings that the voters rank first, K/4 rollouts each', rescue='siblings', selector='adaptive', distinct=4, anchor='every'),
     Arm(name='top8_fixed', about='rescue by the voters\' K siblings, profiles from before training', rescue='siblings', selector='adaptive', anchor='once'),
     Arm(name='top8_adaptive', about='Harness-S: rescue by the voters\' K siblings, profiles re-anchored during training', rescue='siblings', selector='adaptive', anchor='every'),
+    Arm(name='adaptive_in_h0', about='a control: the rescues of top8_adaptive, told again and trained under the prompt of H0', rescue='siblings', selector='adaptive', anchor='every', context='h0'),
 )}
 
 def get_arm(name: str) -> Arm:
@@ -205,6 +208,7 @@ def _rescue(self: Collector, groups: list[Group], tasks: list[Task], step: int) 
         for i in failed: plan[i] = [self.h0] * k if self.arm.rescue == 'h0' else _pick(self, tasks[i], k)
     jobs = [train_job(tasks[i], h, j, seed=self.seed, arm=self.arm.name, step=step, place=i, phase='rescue') for i in failed for j, h in enumerate(plan[i])]
     got = _roll(self, _unit_name(self, step, 'rescue'), jobs, 'rescue', step)
+    if self.arm.context == 'h0': got = recontext(self.policy, self.bench, [(j.task, t) for j, t in zip(jobs, got)], self.h0, self.limits, self.sampling, self.width)
     return {i: got[n * k:(n + 1) * k] for n, i in enumerate(failed)}
 
 def _rank(self: Collector, tasks: Sequence[Task], step: int):
