@@ -109,14 +109,18 @@ def cmd_experiment(a):
     print(run_experiment(a.name, a.out, **given))
 
 def cmd_study(a):
-    "Run a study: every arm over its seeds, then claims, tables and figures. Goes on where it was stopped. --register only writes down what is expected."
+    "Run a study: every arm over its seeds, then claims, tables and figures. Goes on where it was stopped. --register only writes down what is expected; --why adds the controlled experiments."
     from harness_s.study.claims import write_results
     from harness_s.study.plan import base_facts, load_plan, register
-    from harness_s.study.run import run_study
-    plan, out = load_plan(a.name, a.seeds), a.out or f'studies/{a.name}'
-    if a.register: return print(register(plan, out, lambda: base_facts(plan)))
-    run_study(plan, out, a.jobs)
-    folder = a.figures or f'figures/{plan.name}-study'
+    from harness_s.study.run import run_study, warm_up
+    from harness_s.study.why import write_why
+    plan = load_plan(a.name, a.seeds)
+    out, folder = a.out or f'studies/{plan.name}', a.figures or f'figures/{plan.name}-study'
+    if a.register:
+        warm_up(plan, out)
+        return print(register(plan, out, lambda: base_facts(plan, out)))
+    run_study(plan, out, a.jobs, why=a.why)
+    if a.why: write_why(plan, out, folder)
     table = write_results(plan, out, folder)
     for r in table.iter_rows(named=True): print(f"{r['claim']:3} {r['verdict']:10} {r['difference']:+.3f} [{r['ci_low']:+.3f}, {r['ci_high']:+.3f}] p {r['p_holm']:.2g} n {r['n']} missing {r['n_missing']}  {r['expected']}")
     print(f'{folder}/claims.csv')
@@ -156,7 +160,7 @@ COMMANDS = {
                                     ('--out', dict(required=True, metavar='DIR', help='folder for the executed notebook and its figures'))]),
     'study': (cmd_study, [('name', dict(metavar='NAME', help='a packaged plan (pocket, dbbench-smollm2) or a file')), ('--seeds', dict(type=_positive, help='as many seeds as this; the plan says how many by default')),
                           ('--jobs', dict(type=_positive, default=2, help='arms at the same time')), ('--out', dict(metavar='DIR', help='the study folder; studies/NAME by default')),
-                          ('--figures', dict(metavar='DIR', help='where claims, tables and figures go; figures/NAME-study by default')), ('--register', dict(action='store_true', help='only write the pre-registration, from the base policy'))]),
+                          ('--figures', dict(metavar='DIR', help='where claims, tables and figures go; figures/NAME-study by default')), ('--register', dict(action='store_true', help='only write the pre-registration, from the base policy')), ('--why', dict(action='store_true', help='also the controlled experiments that a failed claim asks for'))]),
     'doctor': (cmd_doctor, [('--json', dict(action='store_true'))]),
 }
 

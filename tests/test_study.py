@@ -1,18 +1,20 @@
 "A study of toy size, for real: registered first, killed in the middle, gone on with, and its claims read from the runs."
 import os, signal, subprocess, sys, time
 from pathlib import Path
+import polars as pl
 import pytest
 from harness_s.core import UserError
 from harness_s.store import RunStore, read_json
 from harness_s.study.claims import claims_table, write_results
 from harness_s.study.plan import Claim, Cross, Scaling, StudyPlan, register
 from harness_s.study.run import parts_of, run_study, runs_of
+from harness_s.study.why import chance_rows, chance_table, context_table, needs_scores, needs_table, trigger_table
 
 SMALL = ('train.updates=2', 'train.tasks_per_update=2', 'train.group_size=4', 'evolve.proposals=[2]', 'evolve.diagnose_tasks=20', 'evolve.cover_tasks=10', 'route.val_tasks=10',
          'bench.options.train=24', 'bench.options.val=12', 'bench.options.test=12', 'evaluate.rollouts=1')
 PLAN = StudyPlan(name='toy', about='a test', base='demo-quick', settings=SMALL, seeds=2, task_seed=900, arms=('grpo', 'top8_adaptive'), scaling=Scaling(sizes=(1,), seeds=1), cross=Cross(arms=('base', 'grpo'), harnesses=1),
                  claims=(Claim(id='a', text='above', measure='score', args=('top8_adaptive/h0', 'grpo/h0')), Claim(id='d', text='covers', measure='coverage'), Claim(id='h', text='habits', measure='habits', args=('grpo', 'base'))))
-CHILD = 'import sys; from test_study import PLAN; from harness_s.study.run import run_study; run_study(PLAN, sys.argv[1], jobs=2, show=False, facts=lambda p: {})'
+CHILD = 'import sys; from test_study import PLAN; from harness_s.study.run import run_study; run_study(PLAN, sys.argv[1], jobs=2, show=False, facts=lambda *_: {})'
 
 
 @pytest.fixture(scope='module')
@@ -44,3 +46,25 @@ def test_goes_on_and_ends_with_claims(killed, tmp_path):
     assert table['claim'].to_list() == ['a', 'd', 'h'] and table['seeds'].to_list() == [2, 2, 2] and set(table['n_missing']) == {0} and table.filter(table['claim'] == 'a')['n'].item() == 24
     assert (tmp_path/'figures'/'claims.csv').read_text().startswith('claim,expected,difference,ci_low,ci_high') and (tmp_path/'figures'/'preregistration.md').is_file()
     with pytest.raises(UserError, match='no measure'): claims_table(PLAN.model_copy(update=dict(claims=(Claim(id='x', text='', measure='nosuch'),))), [RunStore.open(p) for p in runs_of(killed)])
+
+
+def test_why_a_claim_failed(killed, tmp_path):
+    "The control runs beside the main ones, and the tables of the controlled experiments hold together."
+    run_study(PLAN, killed, jobs=2, show=False, tell=lambda s: None, why=True)
+    stores, control = [RunStore.open(p) for p in runs_of(killed)], [RunStore.open(p) for p in runs_of(killed, 'control')]
+    assert [s.path.name for s in control] == ['seed-0', 'seed-1'] and control[0].read_json('pool/pool.json')['hash'] == stores[0].read_json('pool/pool.json')['hash']
+    t = trigger_table([*stores, *control])
+    assert set(t['arm']) == {'grpo', 'top8_adaptive', 'adaptive_in_h0'} and t['n'].to_list() == [8, 8, 8] and t['seeds'].to_list() == [2, 2, 2]
+    assert t.filter(pl.col('arm') == 'grpo')['n_rescued'].item() == 0 and t['all_fail'].max() <= 1
+    first = lambda s, a: pl.read_parquet(s.path/'train'/a/'metrics.parquet')['reward_first'][0]
+    assert first(stores[0], 'top8_adaptive') == first(control[0], 'adaptive_in_h0')                 # the same weights, tasks and random numbers
+    n = needs_table(stores, 1)
+    assert n.filter(pl.col('needs') == 'all')['n'].item() == n.filter(pl.col('needs') != 'all')['n'].sum() == 20
+    s = needs_scores(stores)
+    assert set(s['arm']) == {'base', 'grpo', 'top8_adaptive'} and s['n'].to_list() == [24] * 3
+    c = context_table(killed, (('adaptive_in_h0', 'top8_adaptive'),))
+    assert c['n'].item() == 24 and c['seeds'].item() == 2
+    rows = [r for p in runs_of(killed) for r in chance_rows(p, 2, tasks=8, k=2)]
+    assert rows and all(max(r['rule'], r['fixed'], r['adaptive'], r['random']) <= r['any'] for r in rows)
+    assert chance_table(rows)['choice'].to_list() == ['random', 'rule', 'fixed', 'adaptive', 'any']
+    with pytest.raises(UserError, match='no checkpoint of update 1'): chance_rows(runs_of(killed)[0], 1)

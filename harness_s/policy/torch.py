@@ -129,6 +129,7 @@ class RaggedSampler:
         "Empty a row's slot."
         self._release(row); self.by_slot[row.at] = None; self.free.append(row.at)
 
+    @torch.inference_mode()
     def poll(self) -> list[Completion]:
         done, self.ready = self.ready, []
         if self.version != self.policy.version: self._renew()
@@ -237,7 +238,6 @@ def _gather(self: RaggedSampler):
     self.stats['filled'] += self.budget - left
     return fills, ends
 
-@torch.inference_mode()
 def _tick(self: RaggedSampler) -> list[Completion]:
     dec = np.flatnonzero(self.live)
     fills, ends = self._gather()

@@ -58,14 +58,16 @@ class StudyPlan(Frozen):
     reuse: Reuse = Reuse()
     claims: tuple[Claim, ...]
     reasons: dict[str, str] = {}
+    warm: str = ''                                      # config of a warm start: its model is the base policy, made first, in OUT/warm
 
     @property
-    def hash(self) -> str: return content_hash(self.model_dump(mode='json'), 16)
+    def hash(self) -> str: return content_hash({k: v for k, v in self.model_dump(mode='json').items() if k != 'warm' or v}, 16)
 
-    def config(self, seed: int) -> RunConfig:
-        "The resolved config of the main run of `seed`."
+    def config(self, seed: int, out: str | Path | None = None) -> RunConfig:
+        "The resolved config of the main run of `seed`; `out`: the study's folder, where a warm start lies."
         own = [f'name={self.name}-{seed}', f'seed={seed}', 'train.arms=[' + ','.join(self.arms) + ']', 'stages=[evolve,train,evaluate]']
         if self.task_seed is not None: own.append(f'bench.options.seed={self.task_seed + seed}')
+        if self.warm and out: own.append(f'policy.name={Path(out).resolve()}/warm')
         return load_config(self.base, [*self.settings, *own])
 
     @property
@@ -83,16 +85,16 @@ def load_plan(name: str | Path, seeds: int | None = None) -> StudyPlan:
     return plan.model_copy(update=dict(seeds=seeds)) if seeds else plan
 
 # %% ../../nbs/77_study_plan.ipynb #be7e125c
-def null_frames(plan: StudyPlan, policy=None, k: int | None = None) -> list[tuple[Any, Any]]:
-    "Two evaluations of the base policy under H0 a seed: [(frame, frame)], rollouts of both independent."
+def null_frames(plan: StudyPlan, policy=None, k: int | None = None, out: Path | None = None) -> list[tuple[Any, Any]]:
+    "Two evaluations of the base policy under H0 a seed: [(frame, frame)], `k` rollouts a task each, all independent."
     from harness_s.evaluate import evaluate
     from harness_s.experiment import eval_tasks, open_bench, open_policy
-    out = []
+    frames = []
     for s in plan.all_seeds:
-        c = plan.config(s); bench, policy = open_bench(c), policy or open_policy(c)
+        c = plan.config(s, out); bench, policy = open_bench(c), policy or open_policy(c)
         go = lambda run_seed: evaluate(policy, bench, eval_tasks(c, bench), bench.base_harness(), k or c.evaluate.rollouts, run_seed=run_seed, limits=c.limits, sampling=c.sampling, width=c.width)
-        out.append((go(1_000_000 + s), go(2_000_000 + s)))
-    return out
+        frames.append((go(1_000_000 + s), go(2_000_000 + s)))
+    return frames
 
 def power(frames: list[tuple[Any, Any]], assumed_seed_sd: float = .03, tests: int = 1, level: float = .05, chance: float = .8) -> dict:
     "Smallest true difference of Avg@k found with `chance` at `level`, alone and as the hardest of `tests` Holm steps. Shares, not percent."
@@ -123,6 +125,7 @@ def registration(plan: StudyPlan, facts: dict[str, Any]) -> str:
              f'- Evaluation: {c.evaluate.rollouts} rollouts a task on split `{c.evaluate.split}`, ranks 1 to {c.evaluate.ranks} of the router for `base` and `top8_adaptive`.']
     if plan.scaling.seeds: lines.append(f'- Harness scaling: nested pools of {", ".join(map(str, plan.scaling.sizes))} siblings, arm {plan.scaling.arm}, {plan.scaling.seeds} seeds.')
     if plan.cross.arms: lines.append(f'- Transfer: {", ".join(plan.cross.arms)} under {plan.cross.harnesses} siblings of the next seed\'s pool, {plan.cross.rollouts} rollout a test task.')
+    if plan.warm: lines.append(f'- The base policy is the model of the warm start `{plan.warm}`.')
     if plan.reuse.seeds: lines.append(f'- Pool reuse: the pool of a seed for the policy that `{plan.reuse.base}` trained, arms {", ".join(plan.reuse.arms)}, {plan.reuse.seeds} seeds.')
     lines += ['', '## Why these settings', '', *(f'- **{k}**: {v}' for k, v in plan.reasons.items()), '', '## Measured of the base policy', '', row('what', 'value'), row('---', '---'), *(row(k, v) for k, v in facts.items()),
               '', '## Claims', '', 'Each is a difference that should be above zero. Supported: the 95 % interval (bootstrap over seeds, and task families within them; Student\'s t where a seed gives one number) lies above zero and the Holm-corrected p over all claims is below 0.05. Refuted: the interval lies below zero. Otherwise undecided.',
@@ -143,14 +146,14 @@ def register(plan: StudyPlan, out: str | Path, facts=None) -> Path:
     return page
 
 # %% ../../nbs/77_study_plan.ipynb #79050ea0
-def base_facts(plan: StudyPlan) -> dict[str, Any]:
-    "Figures of the untrained policy for the pre-registration."
-    p = power(null_frames(plan), tests=len(plan.claims))
-    out = {'Avg@k under H0, over the seeds\' test tasks': p['base_avg'], 'test tasks over all seeds': p['n_tasks'], 'standard error of a paired difference, sampling and tasks': p['se_sampling'],
+def base_facts(plan: StudyPlan, out: Path | None = None) -> dict[str, Any]:
+    "Figures of the untrained policy for the pre-registration; a model that was warm-started is slow, and gets one rollout a task for them."
+    p = power(null_frames(plan, k=1 if plan.warm else None, out=out), tests=len(plan.claims))
+    facts = {'Avg@k under H0, over the seeds\' test tasks': p['base_avg'], 'test tasks over all seeds': p['n_tasks'], 'standard error of a paired difference, sampling and tasks': p['se_sampling'],
            'standard deviation between training runs (assumed)': p['assumed_seed_sd'], 'standard error with it': p['se'], 'difference found with 80 % chance at 5 %, one test': p['detectable'],
            f'the same as the first of {len(plan.claims)} Holm steps': p['detectable_holm']}
     c = plan.config(plan.first_seed)
-    return {**out, **pocket_facts(c.bench.options, (plan.task_seed or 0) - 1)} if c.bench.name == 'pocket' else out
+    return {**facts, **pocket_facts(c.bench.options, (plan.task_seed or 0) - 1)} if c.bench.name == 'pocket' else facts
 
 SAYS = dict(avg3_val='Avg@3 under H0, validation', all_fail='all-fail groups at K = 8', redraw='of those, solved by eight more H0 rollouts', best_k='of those, solved by the eight best scripted siblings', random_k='of those, solved by eight random ones')
 

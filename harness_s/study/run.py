@@ -16,8 +16,8 @@ from ..store import RunStore, read_json, write_json
 from .plan import StudyPlan, base_facts, register
 
 # %% auto #0
-__all__ = ['main_dir', 'runs_of', 'weights_of', 'subpool', 'foreign', 'main_run', 'scaling_run', 'reuse_run', 'cross_run', 'Part',
-           'parts_of', 'part_main', 'run_study']
+__all__ = ['CONTROLS', 'main_dir', 'runs_of', 'weights_of', 'subpool', 'foreign', 'main_run', 'scaling_run', 'reuse_run',
+           'control_run', 'cross_run', 'Part', 'parts_of', 'part_main', 'warm_up', 'run_study']
 
 # %% ../../nbs/78_study_run.ipynb #088b5b97
 def main_dir(out: Path, seed: int) -> Path: return Path(out)/'runs'/f'seed-{seed}'
@@ -51,11 +51,11 @@ def _done(where: Path) -> bool: return (where/'run.json').is_file() and read_jso
 def main_run(plan: StudyPlan, out: Path, seed: int):
     "Every arm of the plan, with a pool evolved from H0."
     from harness_s.experiment import run
-    run(plan.config(seed).model_copy(update=dict(jobs=1)), main_dir(out, seed), False, png=False)
+    run(plan.config(seed, out).model_copy(update=dict(jobs=1 if plan.seeds > 1 else 2)), main_dir(out, seed), False, png=False)      # a lone seed's arms share the cores
 
-def _variant(plan: StudyPlan, seed: int, what: str, pool: Path, arms: tuple[str, ...], **policy) -> RunConfig:
+def _variant(plan: StudyPlan, out: Path, seed: int, what: str, pool: Path, arms: tuple[str, ...], **policy) -> RunConfig:
     "The seed's config with another pool, fewer arms, other base weights."
-    c = plan.config(seed)
+    c = plan.config(seed, out)
     return c.model_copy(update=dict(name=f'{c.name}-{what}', jobs=1, stages=('train', 'evaluate'), pool=str(pool), train=c.train.model_copy(update=dict(arms=arms)), policy=c.policy.model_copy(update=policy)))
 
 def scaling_run(plan: StudyPlan, out: Path, seed: int, n: int):
@@ -63,15 +63,22 @@ def scaling_run(plan: StudyPlan, out: Path, seed: int, n: int):
     from harness_s.experiment import run
     folder = Path(out)/'pools'/f'seed-{seed}-{n:02d}'
     if not (folder/'pool.json').is_file(): subpool(Pool.load(main_dir(out, seed)/'pool'), n, seed).save(folder)
-    run(_variant(plan, seed, f'pool{n}', folder, (plan.scaling.arm,)), Path(out)/'scaling'/f'seed-{seed}-{n:02d}', False, png=False)
+    run(_variant(plan, out, seed, f'pool{n}', folder, (plan.scaling.arm,)), Path(out)/'scaling'/f'seed-{seed}-{n:02d}', False, png=False)
 
 def reuse_run(plan: StudyPlan, out: Path, seed: int):
     "The seed's pool for the policy that arm `reuse.base` ended with."
     from harness_s.experiment import run
     where = main_dir(out, seed)
-    run(_variant(plan, seed, 'reuse', where/'pool', plan.reuse.arms, name=str(weights_of(where, plan.reuse.base))), Path(out)/'reuse'/f'seed-{seed}', False, png=False)
+    run(_variant(plan, out, seed, 'reuse', where/'pool', plan.reuse.arms, name=str(weights_of(where, plan.reuse.base))), Path(out)/'reuse'/f'seed-{seed}', False, png=False)
 
 # %% ../../nbs/78_study_run.ipynb #cae9945b
+CONTROLS = ('adaptive_in_h0',)
+
+def control_run(plan: StudyPlan, out: Path, seed: int):
+    "Arms that are no part of the comparison and explain it, on the pool of the seed's main run."
+    from harness_s.experiment import run
+    run(_variant(plan, out, seed, 'control', main_dir(out, seed)/'pool', tuple(a for a in CONTROLS if a not in plan.arms)), Path(out)/'control'/f'seed-{seed}', False, png=False)
+
 def cross_run(plan: StudyPlan, out: Path, seed: int):
     "Final policies of `cross.arms` under siblings that another seed's evolution made, on this seed's test tasks."
     from harness_s.evaluate import evaluate
@@ -97,14 +104,15 @@ class Part:
     call: Callable[[], None]
     needs: tuple[str, ...] = ()
 
-def parts_of(plan: StudyPlan, out: Path) -> list[Part]:
-    "Every part, main runs first."
+def parts_of(plan: StudyPlan, out: Path, why: bool = False) -> list[Part]:
+    "Every part, main runs first; `why`: the controls too."
     seeds, run = plan.all_seeds, lambda s: f'runs/seed-{s}'
     after = lambda s: run(seeds[(seeds.index(s) + 1) % len(seeds)])
     todo = [Part(run(s), partial(main_run, plan, out, s)) for s in seeds]
     todo += [Part(f'scaling/seed-{s}-{n:02d}', partial(scaling_run, plan, out, s, n), (run(s),)) for s in seeds[:plan.scaling.seeds] for n in plan.scaling.sizes]
     if plan.reuse.arms: todo += [Part(f'reuse/seed-{s}', partial(reuse_run, plan, out, s), (run(s),)) for s in seeds[:plan.reuse.seeds]]
     if plan.cross.arms and len(seeds) > 1: todo += [Part(f'cross/seed-{s}', partial(cross_run, plan, out, s), (run(s), after(s))) for s in seeds]
+    if why and set(CONTROLS) - set(plan.arms): todo += [Part(f'control/seed-{s}', partial(control_run, plan, out, s), (run(s),)) for s in seeds]
     return todo
 
 def part_main(out: str, name: str) -> int:
@@ -112,11 +120,11 @@ def part_main(out: str, name: str) -> int:
     from harness_s.experiment import _die_with
     _die_with(os.getppid())
     plan = StudyPlan.model_validate({k: v for k, v in read_json(Path(out)/'plan.json').items() if k != 'hash'})
-    try: next(p for p in parts_of(plan, Path(out)) if p.name == name).call()
+    try: next(p for p in parts_of(plan, Path(out), True) if p.name == name).call()
     except UserError as e:
         print(e, file=sys.stderr)
         return 2
-    finally: _add(Path(out)/'cpu_seconds.json', name, time.process_time())
+    finally: _add(Path(out)/'cpu_seconds.json', name, sum(os.times()[:4]))          # its own and its children's
     return 0
 
 def _add(file: Path, name: str, seconds: float):
@@ -128,13 +136,21 @@ def _add(file: Path, name: str, seconds: float):
         write_json(file, {**kept, name: round(kept.get(name, 0.) + seconds, 1)})
 
 # %% ../../nbs/78_study_run.ipynb #a63a85e0
-def run_study(plan: StudyPlan, out: str | Path, jobs: int = 2, show: bool | None = None, tell: Callable[[str], None] = print, facts=base_facts) -> Path:
+def warm_up(plan: StudyPlan, out: str | Path, show: bool | None = None):
+    "Teach the plan's base policy, where it has a warm start and it is not there yet."
+    if not plan.warm: return
+    from harness_s.config import load_config
+    from harness_s.train.warmstart import warm_start
+    warm_start(load_config(plan.warm), Path(out)/'warm', show)
+
+def run_study(plan: StudyPlan, out: str | Path, jobs: int = 2, show: bool | None = None, tell: Callable[[str], None] = print, facts=base_facts, why: bool = False) -> Path:
     "Register the plan, then make every part that is not done, `jobs` at a time. Returns `out`; UserError with the log of a part that failed."
     from harness_s.experiment import spawn
     from harness_s.rollout import progress_bar
     out, begun = Path(out).resolve(), time.monotonic()
-    register(plan, out, lambda: facts(plan))
-    parts = parts_of(plan, out); todo, running = [p for p in parts if not _done(out/p.name)], {}
+    warm_up(plan, out, show)
+    register(plan, out, lambda: facts(plan, out))
+    parts = parts_of(plan, out, why); todo, running = [p for p in parts if not _done(out/p.name)], {}
     def settle(name):
         proc, t = running.pop(name)
         _add(out/'wall_seconds.json', name, time.monotonic() - t)

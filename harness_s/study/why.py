@@ -4,7 +4,6 @@
 
 # %% ../../nbs/79b_study_why.ipynb #e4d2f96b
 from __future__ import annotations
-from functools import partial
 from math import comb
 from pathlib import Path
 from typing import Sequence
@@ -18,11 +17,11 @@ from ..experiment import open_bench
 from ..store import RunStore
 from .claims import _side, nested
 from .plan import StudyPlan
-from .run import Part, _done, _variant, main_dir, runs_of, weights_of
+from .run import runs_of
 
 # %% auto #0
-__all__ = ['CONTROLS', 'trigger_table', 'chance_of_any', 'needs_table', 'needs_scores', 'control_run', 'controls_of',
-           'context_table', 'chance_rows', 'chance_table', 'write_why']
+__all__ = ['trigger_table', 'chance_of_any', 'needs_table', 'needs_scores', 'context_table', 'chance_rows', 'chance_table',
+           'write_why']
 
 # %% ../../nbs/79b_study_why.ipynb #12866ad6
 def trigger_table(stores: Sequence[RunStore]) -> pl.DataFrame:
@@ -68,22 +67,11 @@ def needs_scores(stores: Sequence[RunStore]) -> pl.DataFrame:
     return wide.join(every, on='arm').select('arm', *sorted(c for c in wide.columns if c != 'arm'), 'all', 'n', 'n_missing').sort('all', descending=True)
 
 # %% ../../nbs/79b_study_why.ipynb #9787d712
-CONTROLS = ('adaptive_in_h0',)
-
-def control_run(plan: StudyPlan, out: Path, seed: int):
-    "The control arms of a seed, on the pool of its main run."
-    from harness_s.experiment import run
-    run(_variant(plan, seed, 'control', main_dir(out, seed)/'pool', CONTROLS), Path(out)/'control'/f'seed-{seed}', False, png=False)
-
-def controls_of(plan: StudyPlan, out: Path) -> list[Part]:
-    "One part a seed."
-    return [Part(f'control/seed-{s}', partial(control_run, plan, out, s), (f'runs/seed-{s}',)) for s in plan.all_seeds]
-
 def context_table(out: Path, sides=(('adaptive_in_h0', 'top8_adaptive'), ('adaptive_in_h0', 'grpo_h0_rescue'), ('top8_adaptive', 'grpo_h0_rescue'))) -> pl.DataFrame:
     "Paired differences of Avg@k under H0 between arms of the main and the control runs, and effective groups of each."
     rows = []
     for a, b in sides:
-        d = pl.concat([_across(main, out/'control'/main.name, a, b) for main in runs_of(out) if _done(out/'control'/main.name)], how='diagonal')
+        d = pl.concat([_across(main, out/'control'/main.name, a, b) for main in runs_of(out)], how='diagonal')
         e, low, high, p = nested(d['value'], d['seed'], d['cluster'])
         rows.append(dict(arm=a, against=b, difference=e, ci_low=low, ci_high=high, p=p, n=len(d), n_missing=int(d['n_missing'].sum()), seeds=d['seed'].n_unique()))
     return pl.DataFrame(rows)
@@ -91,7 +79,7 @@ def context_table(out: Path, sides=(('adaptive_in_h0', 'top8_adaptive'), ('adapt
 def _across(main: Path, control: Path, a: str, b: str) -> pl.DataFrame:
     "Avg@k of arm `a` less `b`, task by task, each arm from the run that has it."
     from harness_s.stats import pair_tasks
-    stores = [RunStore.open(control if arm in CONTROLS else main) for arm in (a, b)]
+    stores = [RunStore.open(main if (main/'arms'/f'{arm}.json').is_file() else control) for arm in (a, b)]
     k = stores[0].run['config']['evaluate']['rollouts']
     t = pair_tasks(*(_side(s, f'{arm}/h0') for s, arm in zip(stores, (a, b))), 'avg', k)
     return t.select(seed=pl.lit(stores[0].run['config']['seed']), cluster=pl.col('family'), value=pl.col('a') - pl.col('b'), n_missing=pl.col('n_missing').cast(pl.Int64))
