@@ -9,7 +9,7 @@ from .analyze.signals import RATIOS, by_stage
 from .plots import BLUE, CYCLE, GREEN, PURPLE, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, rgba, _n
 
 # %% auto #0
-__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs', 'pool_scaling', 'cross_harness']
+__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs', 'pool_scaling', 'cross_harness', 'shares']
 
 # %% ../nbs/71_plots_runs.ipynb #a47cca65
 def scores(df: pl.DataFrame, title: str = 'Test success by arm', k: int = 3):
@@ -146,3 +146,13 @@ def cross_harness(df: pl.DataFrame, k: int = 3, title: str = 'Trained policies u
         fig.add_bar(x=g['harness'].to_list(), y=g[p].to_list(), name=arm, marker_color=colour(arm, i), error_y=bars_ci(g[p].to_list(), g[f'{p}_low'].to_list(), g[f'{p}_high'].to_list()), text=text, textposition='inside', insidetextanchor='start', textangle=0, insidetextfont=dict(color='white'),
                     hovertext=[f"{arm} under {r['harness']}: {r[p]:.1%} [{r[f'{p}_low']:.1%}, {r[f'{p}_high']:.1%}], n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
     return fig.update_layout(barmode='group')
+
+# %% ../nbs/71_plots_runs.ipynb #4af3bdf8
+def shares(df: pl.DataFrame, x: str, value: str, by: str, title: str = '', caption: str = '', y: str = ''):
+    "Bars of `value` at each `x`, one colour for each `by`, in the order of the rows; a null draws nothing."
+    if not len(df): return empty(title, 'Nothing was measured.')
+    fig = figure(title, caption, x=x.replace('_', ' '), y=y or value.replace('_', ' '), percent='y')
+    for i, ((name,), g) in enumerate(df.group_by(by, maintain_order=True)):
+        fig.add_bar(x=[str(v) for v in g[x]], y=g[value].to_list(), name=str(name).replace('_', ' '), marker_color=colour(str(name), i),
+                    hovertext=[f"{name}, {r[x]}: {r[value]:.1%}" + (f", n {r['n']}" if 'n' in r else '') if r[value] is not None else '' for r in g.iter_rows(named=True)], hoverinfo='text')
+    return fig.update_layout(barmode='group').update_xaxes(type='category').update_yaxes(rangemode='tozero')

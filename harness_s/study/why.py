@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Sequence
 import numpy as np
 import polars as pl
-from .. import rundata
+from .. import plots_runs, rundata
 from ..config import parse_config
 from ..core import UserError
 from ..evolve.pool import Pool
 from ..experiment import open_bench
+from ..plots import save_figures
 from ..store import RunStore
 from .claims import _side, nested
 from .plan import StudyPlan
@@ -21,7 +22,7 @@ from .run import runs_of
 
 # %% auto #0
 __all__ = ['trigger_table', 'chance_of_any', 'needs_table', 'needs_scores', 'context_table', 'chance_rows', 'chance_table',
-           'write_why']
+           'why_figures', 'write_why']
 
 # %% ../../nbs/79b_study_why.ipynb #12866ad6
 def trigger_table(stores: Sequence[RunStore]) -> pl.DataFrame:
@@ -119,11 +120,29 @@ def chance_table(rows: Sequence[dict]) -> pl.DataFrame:
     return pl.DataFrame(out, infer_schema_length=None)
 
 # %% ../../nbs/79b_study_why.ipynb #c53e0ccd
+def why_figures(t: dict[str, pl.DataFrame]) -> dict[str, tuple]:
+    "{name: (Figure, data)} of the tables by name."
+    long = lambda df, keys, values, by, value: df.unpivot(on=values, index=keys, variable_name=by, value_name=value)
+    d = t['context'].select(name=pl.format('{} - {}', 'arm', 'against'), metric=pl.lit('Avg@k under H0'), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p='p')
+    ways, needs = ['redraw', 'random_siblings', 'any_sibling'], [c for c in t['needs_scores'].columns if c.isdigit()]
+    made = dict(trigger=plots_runs.shares(t['trigger'], 'updates', 'all_fail', 'arm', 'Groups that fail whole under H0: what is left to rescue', y='share of groups'),
+                rescue=plots_runs.shares(t['trigger'].filter(pl.col('n_rescued') > 0), 'updates', 'rescue_success', 'arm', 'Rescues with a success', y='share of rescues'),
+                needs=plots_runs.shares(long(t['needs'], ['needs', 'n'], ways, 'way', 'solved'), 'needs', 'solved', 'way', 'Failed groups solved at a second go, by what the task needs', 'Base policy, validation tasks; eight rollouts each.'),
+                needs_scores=plots_runs.shares(long(t['needs_scores'], ['arm'], needs, 'needs', 'solved'), 'arm', 'solved', 'needs', 'Success under H0 after training, by number of needs'),
+                context=plots_runs.differences(d, 'Where the gradient is taken'),
+                chance=plots_runs.shares(t['chance'], 'step', 'rescued', 'choice', 'Ways of choosing eight siblings, on one matrix of outcomes', 'Training tasks that eight rollouts under H0 failed; step: updates of top8_adaptive.'))
+    return {f'why_{k}': (f, t['trigger' if k == 'rescue' else k]) for k, f in made.items()}
+
 def write_why(plan: StudyPlan, out: Path, folder: Path) -> dict[str, pl.DataFrame]:
-    "Tables of a finished study as `why_*.csv` in `folder`."
-    out, stores = Path(out), [RunStore.open(p) for p in runs_of(out)]
+    "Tables and pictures of a finished study, `why_*` in `folder`; the tables. UserError where an arm that they compare is not in the plan."
+    if lacking := {'grpo_h0_rescue', 'top8_adaptive'} - set(plan.arms): raise UserError(f"study {plan.name}: the controlled experiments compare {', '.join(sorted(lacking))}, which is not among its arms: leave --why out, or add it")
+    out, folder, stores = Path(out), Path(folder), [RunStore.open(p) for p in runs_of(out)]
     last = plan.config(plan.first_seed).train.updates
     tables = dict(trigger=trigger_table([*stores, *(RunStore.open(p) for p in runs_of(out, 'control'))]), needs=needs_table(stores), needs_scores=needs_scores(stores),
                   context=context_table(out), chance=chance_table([r for step in (0, last // 2, last) for p in runs_of(out) for r in chance_rows(p, step)]))
-    for name, df in tables.items(): df.write_csv(Path(folder)/f'why_{name}.csv', float_precision=4)
+    figs = why_figures(tables)
+    save_figures(figs, folder)
+    for name, (_, data) in figs.items():
+        (folder/f'{name}.html').unlink()
+        data.write_csv(folder/f'{name}.csv', float_precision=4)
     return tables
