@@ -40,7 +40,7 @@ def test_goes_on_and_ends_with_claims(killed, tmp_path):
     kept = {f: f.stat().st_mtime_ns for f in (killed/'runs').glob('*/arms/*.json')}
     run_study(PLAN, killed, jobs=2, show=False, tell=lambda s: None)
     assert {f: f.stat().st_mtime_ns for f in kept} == kept                                # what was done is not done again
-    assert [p.name for p in parts_of(PLAN, killed)] == ['runs/seed-0', 'runs/seed-1', 'scaling/seed-0-01', 'cross/seed-0', 'cross/seed-1'] and all((killed/p.name/'run.json').is_file() for p in parts_of(PLAN, killed))
+    assert [p.name for p in parts_of(PLAN, killed)] == ['runs/seed-0', 'runs/seed-1', 'scaling/seed-0-01', 'cross/seed-0-cross', 'cross/seed-1-cross'] and all((killed/p.name/'run.json').is_file() for p in parts_of(PLAN, killed))
     said = []; run_study(PLAN, killed, jobs=2, show=False, tell=said.append); assert not said
     table = write_results(PLAN, killed, tmp_path/'figures', notebooks=False)
     assert table['claim'].to_list() == ['a', 'd', 'h'] and table['seeds'].to_list() == [2, 2, 2] and set(table['n_missing']) == {0} and table.filter(table['claim'] == 'a')['n'].item() == 24

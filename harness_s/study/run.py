@@ -83,7 +83,7 @@ def cross_run(plan: StudyPlan, out: Path, seed: int):
     "Final policies of `cross.arms` under siblings that another seed's evolution made, on this seed's test tasks."
     from harness_s.evaluate import evaluate
     from harness_s.experiment import eval_tasks, open_bench, open_policy
-    seeds, run, where = plan.all_seeds, main_dir(out, seed), Path(out)/'cross'/f'seed-{seed}'
+    seeds, run, where = plan.all_seeds, main_dir(out, seed), Path(out)/'cross'/f'seed-{seed}-cross'
     other = Pool.load(main_dir(out, seeds[(seeds.index(seed) + 1) % len(seeds)])/'pool')
     c = parse_config(RunStore.open(run).run['config'])
     store = RunStore.create(where, dict(c.model_dump(mode='json'), name=f'{c.name}-cross', stages=['evaluate']))
@@ -111,7 +111,7 @@ def parts_of(plan: StudyPlan, out: Path, why: bool = False) -> list[Part]:
     todo = [Part(run(s), partial(main_run, plan, out, s)) for s in seeds]
     todo += [Part(f'scaling/seed-{s}-{n:02d}', partial(scaling_run, plan, out, s, n), (run(s),)) for s in seeds[:plan.scaling.seeds] for n in plan.scaling.sizes]
     if plan.reuse.arms: todo += [Part(f'reuse/seed-{s}', partial(reuse_run, plan, out, s), (run(s),)) for s in seeds[:plan.reuse.seeds]]
-    if plan.cross.arms and len(seeds) > 1: todo += [Part(f'cross/seed-{s}', partial(cross_run, plan, out, s), (run(s), after(s))) for s in seeds]
+    if plan.cross.arms and len(seeds) > 1: todo += [Part(f'cross/seed-{s}-cross', partial(cross_run, plan, out, s), (run(s), after(s))) for s in seeds]
     if why and set(CONTROLS) - set(plan.arms): todo += [Part(f'control/seed-{s}', partial(control_run, plan, out, s), (run(s),)) for s in seeds]
     return todo
 
