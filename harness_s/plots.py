@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = '#0072B2', '#E69F00'
 CYCLE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, '#8C6D1F', '#4B3F72', GREY)
 DASHES = ('solid', 'dash', 'dot', 'dashdot', 'longdash')
 ARMS = {'base': GREY, 'h0': GREY, 'grpo': BLUE, 'grpo_h0_rescue': ORANGE, 'top8_adaptive': GREEN, 'top8_fixed': SKY, 'random': PURPLE, 'rule': '#8C6D1F',
-        'llm_4x2': '#4B3F72', 'mixed_top4': VERMILION, 'mixed_external': YELLOW}
+        'llm_4x2': '#4B3F72', 'mixed_top4': VERMILION, 'mixed_external': YELLOW, 'adaptive_in_h0': '#0B5D3B'}
 OUTCOME_COLOURS = {'pass': BLUE, 'fail': '#f3dfc1', 'missing': VERMILION, 'not run': '#ffffff'}
 
 def colour(name: str, i: int = 0) -> str:

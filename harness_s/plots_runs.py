@@ -6,10 +6,11 @@
 from __future__ import annotations
 import polars as pl
 from .analyze.signals import RATIOS, by_stage
-from .plots import BLUE, CYCLE, GREEN, PURPLE, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, rgba, _n
+from .plots import BLUE, CYCLE, DASHES, GREEN, PURPLE, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, rgba, _n
 
 # %% auto #0
-__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs', 'pool_scaling', 'cross_harness', 'shares']
+__all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs', 'pool_scaling', 'cross_harness',
+           'scaling_gain', 'shares']
 
 # %% ../nbs/71_plots_runs.ipynb #a47cca65
 def scores(df: pl.DataFrame, title: str = 'Test success by arm', k: int = 3):
@@ -146,6 +147,21 @@ def cross_harness(df: pl.DataFrame, k: int = 3, title: str = 'Trained policies u
         fig.add_bar(x=g['harness'].to_list(), y=g[p].to_list(), name=arm, marker_color=colour(arm, i), error_y=bars_ci(g[p].to_list(), g[f'{p}_low'].to_list(), g[f'{p}_high'].to_list()), text=text, textposition='inside', insidetextanchor='start', textangle=0, insidetextfont=dict(color='white'),
                     hovertext=[f"{arm} under {r['harness']}: {r[p]:.1%} [{r[f'{p}_low']:.1%}, {r[f'{p}_high']:.1%}], n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
     return fig.update_layout(barmode='group')
+
+# %% ../nbs/71_plots_runs.ipynb #663da8e4
+def scaling_gain(df: pl.DataFrame, against: str = 'base', title: str = 'Gain of training by pool size'):
+    "Rows: size, against, gain, low, high, n, n_missing, calibration, seed; the rows of `against` are drawn."
+    df = df.filter(pl.col('against') == against) if len(df) else df
+    if not len(df) or df['size'].n_unique() < 2: return empty(title, 'Pools of several sizes are needed: train with smaller ones too.')
+    fig = figure(title, f'Avg@k under H0, less that of {against}, paired by task; thin: a seed, with its 95 % interval; thick: the mean of {df["seed"].n_unique()} seeds. {_n(df.drop("seed"))}.', x='siblings in the pool', y='gain', percent='y')
+    for i, ((seed,), g) in enumerate(df.sort('seed', 'size').group_by('seed', maintain_order=True)):
+        y, x = g['gain'].to_list(), g['size'].to_list()
+        fig.add_scatter(x=x, y=y, name=f'seed {seed}', mode='lines+markers', opacity=.55, line=dict(color=colour('', i), width=1.2, dash=DASHES[i % len(DASHES)]), error_y=bars_ci(y, g['low'].to_list(), g['high'].to_list(), rgba(colour('', i), .5)),
+                        hovertext=[f"seed {seed}, {r['size']} siblings: {r['gain']:+.1%} [{r['low']:+.1%}, {r['high']:+.1%}], n {r['n']}, {r['calibration']} calibration rollouts" for r in g.iter_rows(named=True)], hoverinfo='text')
+    whole = df.group_by('size').agg(pl.col('gain').mean(), n=pl.len()).filter(pl.col('n') == df['seed'].n_unique()).sort('size')
+    fig.add_scatter(x=whole['size'].to_list(), y=whole['gain'].to_list(), name='mean', mode='lines+markers', line=dict(color=INK, width=3), marker=dict(size=9))
+    sizes = sorted(set(df['size']))
+    return fig.update_xaxes(type='log', tickvals=sizes, ticktext=[str(n) for n in sizes])
 
 # %% ../nbs/71_plots_runs.ipynb #4af3bdf8
 def shares(df: pl.DataFrame, x: str, value: str, by: str, title: str = '', caption: str = '', y: str = ''):
