@@ -153,12 +153,13 @@ def scaling_gain(df: pl.DataFrame, against: str = 'base', title: str = 'Gain of 
     "Rows: size, against, gain, low, high, n, n_missing, calibration, seed; the rows of `against` are drawn."
     df = df.filter(pl.col('against') == against) if len(df) else df
     if not len(df) or df['size'].n_unique() < 2: return empty(title, 'Pools of several sizes are needed: train with smaller ones too.')
-    fig = figure(title, f'Avg@k under H0, less that of {against}, paired by task; thin: a seed, with its 95 % interval; thick: the mean of {df["seed"].n_unique()} seeds. {_n(df.drop("seed"))}.', x='siblings in the pool', y='gain', percent='y')
+    fig = figure(title, f'Avg@k under H0, less that of {against}, paired by task; thin: a seed, with its 95 % interval; thick: the mean of the seeds that have every size. {_n(df.drop("seed"))}.', x='siblings in the pool', y='gain', percent='y')
     for i, ((seed,), g) in enumerate(df.sort('seed', 'size').group_by('seed', maintain_order=True)):
         y, x = g['gain'].to_list(), g['size'].to_list()
         fig.add_scatter(x=x, y=y, name=f'seed {seed}', mode='lines+markers', opacity=.55, line=dict(color=colour('', i), width=1.2, dash=DASHES[i % len(DASHES)]), error_y=bars_ci(y, g['low'].to_list(), g['high'].to_list(), rgba(colour('', i), .5)),
                         hovertext=[f"seed {seed}, {r['size']} siblings: {r['gain']:+.1%} [{r['low']:+.1%}, {r['high']:+.1%}], n {r['n']}, {r['calibration']} calibration rollouts" for r in g.iter_rows(named=True)], hoverinfo='text')
-    whole = df.group_by('size').agg(pl.col('gain').mean(), n=pl.len()).filter(pl.col('n') == df['seed'].n_unique()).sort('size')
+    count = df.group_by('seed').agg(n=pl.col('size').n_unique()); full = count.filter(pl.col('n') == pl.col('n').max())['seed']
+    whole = df.filter(pl.col('seed').is_in(full.implode())).group_by('size').agg(pl.col('gain').mean()).sort('size')
     fig.add_scatter(x=whole['size'].to_list(), y=whole['gain'].to_list(), name='mean', mode='lines+markers', line=dict(color=INK, width=3), marker=dict(size=9))
     sizes = sorted(set(df['size']))
     return fig.update_xaxes(type='log', tickvals=sizes, ticktext=[str(n) for n in sizes])
