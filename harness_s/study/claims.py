@@ -56,10 +56,10 @@ def _rows(store: RunStore, clusters, values, n_missing=0) -> pl.DataFrame:
     values = np.asarray(values, float)
     return pl.DataFrame(dict(seed=[store.run['config']['seed']] * len(values), cluster=[str(c) for c in clusters], value=values, n_missing=np.broadcast_to(np.asarray(n_missing, np.int64), len(values))))
 
-def score(store: RunStore, a: str, b: str) -> pl.DataFrame:
-    "Avg@k of `a` less `b`, task by task."
+def score(store: RunStore, a: str, b: str, other: RunStore | None = None) -> pl.DataFrame:
+    "Avg@k of `a` less `b`, task by task; `b` from the run `other` of the same seed, where it is another."
     k = store.run['config']['evaluate']['rollouts']
-    sides = _side(store, a), _side(store, b)
+    sides = _side(store, a), _side(other or store, b)
     t, p = pair_tasks(*sides, 'avg', k), pair_tasks(*sides, 'pass_k', k)
     won, lost = p.filter(pl.col('a') > pl.col('b'))['task_id'], p.filter(pl.col('a') < pl.col('b'))['task_id']
     return _rows(store, t['family'], t['a'] - t['b'], t['n_missing']).with_columns(won=t['task_id'].is_in(won.implode()), lost=t['task_id'].is_in(lost.implode()))

@@ -16,7 +16,7 @@ from ..evolve.pool import Pool
 from ..experiment import open_bench
 from ..plots import save_figures
 from ..store import RunStore
-from .claims import _side, nested
+from .claims import nested, score
 from .plan import StudyPlan
 from .run import runs_of
 
@@ -69,7 +69,7 @@ def needs_scores(stores: Sequence[RunStore]) -> pl.DataFrame:
 
 # %% ../../nbs/79b_study_why.ipynb #9787d712
 def context_table(out: Path, sides=(('adaptive_in_h0', 'top8_adaptive'), ('adaptive_in_h0', 'grpo_h0_rescue'), ('top8_adaptive', 'grpo_h0_rescue'))) -> pl.DataFrame:
-    "Paired differences of Avg@k under H0 between arms of the main and the control runs, and effective groups of each."
+    "Paired differences of Avg@k under H0 between arms of the main and the control runs."
     rows = []
     for a, b in sides:
         d = pl.concat([_across(main, out/'control'/main.name, a, b) for main in runs_of(out)], how='diagonal')
@@ -78,12 +78,9 @@ def context_table(out: Path, sides=(('adaptive_in_h0', 'top8_adaptive'), ('adapt
     return pl.DataFrame(rows)
 
 def _across(main: Path, control: Path, a: str, b: str) -> pl.DataFrame:
-    "Avg@k of arm `a` less `b`, task by task, each arm from the run that has it."
-    from harness_s.stats import pair_tasks
-    stores = [RunStore.open(main if (main/'arms'/f'{arm}.json').is_file() else control) for arm in (a, b)]
-    k = stores[0].run['config']['evaluate']['rollouts']
-    t = pair_tasks(*(_side(s, f'{arm}/h0') for s, arm in zip(stores, (a, b))), 'avg', k)
-    return t.select(seed=pl.lit(stores[0].run['config']['seed']), cluster=pl.col('family'), value=pl.col('a') - pl.col('b'), n_missing=pl.col('n_missing').cast(pl.Int64))
+    "Avg@k under H0 of arm `a` less `b`, each from the run that has it."
+    one, two = (RunStore.open(main if (main/'arms'/f'{arm}.json').is_file() else control) for arm in (a, b))
+    return score(one, f'{a}/h0', f'{b}/h0', two)
 
 # %% ../../nbs/79b_study_why.ipynb #6470ee91
 def _selectors(config, pool, bench, store, step: int, arm: str) -> dict:
@@ -98,8 +95,8 @@ def chance_rows(run: Path, step: int, arm: str = 'top8_adaptive', tasks: int = 1
     from harness_s.experiment import open_policy
     from harness_s.rollout import jobs_for, run_jobs
     store = RunStore.open(run); config = parse_config(store.run['config']); bench, pool = open_bench(config), Pool.load(run/'pool')
-    where = next((p for p in [run/'train'/arm/'checkpoints'/f'{step:05d}'] if p.is_dir()), None) if step else None
-    if step and where is None: raise UserError(f'{run}: arm {arm} has no checkpoint of update {step}: use one of its anchors')
+    where = run/'train'/arm/'checkpoints'/f'{step:05d}' if step else None
+    if where and not where.is_dir(): raise UserError(f'{run}: arm {arm} has no checkpoint of update {step}: use one of its anchors')
     policy = open_policy(config, where)
     go = lambda jobs: [t.reward for t in run_jobs(policy, bench, jobs, config.limits, config.sampling, config.width, show=False)]
     todo = bench.tasks('train')[-tasks:]

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Sequence
 from ..core import Limits, Sampling, Task, Trajectory
 from ..harness import Harness
-from ..policy.base import Completion, Request
+from ..policy.base import Completion, Request, _TextSampler
 from ..rollout import Job, run_jobs
 
 # %% auto #0
@@ -20,20 +20,12 @@ def said(t: Trajectory) -> list[Completion]:
     acted = [u for u in t.turns if not u.calls or len(u.blocked) < len(u.calls)]
     return [Completion('', list(t.rows[u.row].ids[u.start:u.stop]), [0.] * (u.stop - u.start), u.finish, u.completion) for u in acted]
 
-class Again:
-    "A policy that says what it is given: `lines` {job id: completions}. Where they run out it says so as an error, which ends that rollout."
+class Again(_TextSampler):
+    "A policy, and its own sampler, that says what it is given: `lines` {job id: completions}. Where they run out it says so as an error, which ends that rollout."
     fingerprint = name = 'again'
-    def __init__(self, lines: dict[str, list[Completion]], chat):
-        self.lines, self.chat, self.pending, self.width = {i: deque(cs) for i, cs in lines.items()}, chat, [], None
-
+    def __init__(self, lines: dict[str, list[Completion]], chat): self.lines, self.chat, self.pending = {i: deque(cs) for i, cs in lines.items()}, chat, []
     def sampler(self, width: int | None = None) -> 'Again': return self
-    def add(self, req: Request): self.pending.append(req)
-    def forget(self, key): pass
-    def poll(self) -> list[Completion]:
-        todo, self.pending = self.pending, []
-        return [self._next(r) for r in todo]
-
-    def _next(self, r: Request) -> Completion:
+    def _answer(self, r: Request) -> Completion:
         left = self.lines[r.key.rsplit('/', 1)[0]]
         if not left: return Completion(r.key, finish='error', error='nothing was said after this')
         c = left.popleft()
