@@ -200,13 +200,13 @@ def flat(data: pl.DataFrame) -> pl.DataFrame:
     "The frame with list columns joined to text, so that it fits a CSV."
     return data.with_columns(pl.col(c).cast(pl.List(pl.String)).list.join(' ') for c, t in data.schema.items() if isinstance(t, pl.List))
 
-def save_figures(figs: dict, folder: Path | str, shared_js: bool = False, png: bool = True) -> dict[str, dict[str, Path]]:
+def save_figures(figs: dict, folder: Path | str, shared_js: bool = False, png: bool = True, html: bool = True) -> dict[str, dict[str, Path]]:
     "`figs` {name: (Figure, data)} to folder/name.html, .csv and .png; returns the paths that were written, by name and kind."
     folder, out = Path(folder), {}
     folder.mkdir(parents=True, exist_ok=True)
     for name, (fig, data) in figs.items():
-        out[name] = dict(html=folder/f'{name}.html', csv=folder/f'{name}.csv')
-        fig.write_html(out[name]['html'], include_plotlyjs='directory' if shared_js else True, full_html=True, div_id=name)
+        out[name] = dict(csv=folder/f'{name}.csv')
+        if html: fig.write_html(out[name].setdefault('html', folder/f'{name}.html'), include_plotlyjs='directory' if shared_js else True, full_html=True, div_id=name)
         flat(data).write_csv(out[name]['csv'])
     for p in write_pngs({folder/f'{n}.png': f for n, (f, _) in figs.items()} if png else {}): out[p.stem]['png'] = p
     return out

@@ -6,13 +6,13 @@ import pytest
 from harness_s.core import UserError
 from harness_s.store import RunStore, read_json
 from harness_s.study.claims import claims_table, write_results
-from harness_s.study.plan import Claim, Cross, Scaling, StudyPlan, register
+from harness_s.study.plan import Claim, Cross, Reuse, Scaling, StudyPlan, register
 from harness_s.study.run import parts_of, run_study, runs_of
 from harness_s.study.why import chance_rows, chance_table, context_table, needs_scores, needs_table, trigger_table
 
 SMALL = ('train.updates=2', 'train.tasks_per_update=2', 'train.group_size=4', 'evolve.proposals=[2]', 'evolve.diagnose_tasks=20', 'evolve.cover_tasks=10', 'route.val_tasks=10',
          'bench.options.train=24', 'bench.options.val=12', 'bench.options.test=12', 'evaluate.rollouts=1')
-PLAN = StudyPlan(name='toy', about='a test', base='demo-quick', settings=SMALL, seeds=2, task_seed=900, arms=('grpo', 'top8_adaptive'), scaling=Scaling(sizes=(1,), seeds=1), cross=Cross(arms=('base', 'grpo'), harnesses=1),
+PLAN = StudyPlan(name='toy', about='a test', base='demo-quick', settings=SMALL, seeds=2, task_seed=900, arms=('grpo', 'top8_adaptive'), scaling=Scaling(sizes=(1,), seeds=1), reuse=Reuse(base='grpo', arms=('grpo',), seeds=1), cross=Cross(arms=('base', 'grpo'), harnesses=1),
                  claims=(Claim(id='a', text='above', measure='score', args=('top8_adaptive/h0', 'grpo/h0')), Claim(id='d', text='covers', measure='coverage'), Claim(id='h', text='habits', measure='habits', args=('grpo', 'base'))))
 CHILD = 'import sys; from test_study import PLAN; from harness_s.study.run import run_study; run_study(PLAN, sys.argv[1], jobs=2, show=False, facts=lambda *_: {})'
 
@@ -40,11 +40,15 @@ def test_goes_on_and_ends_with_claims(killed, tmp_path):
     kept = {f: f.stat().st_mtime_ns for f in (killed/'runs').glob('*/arms/*.json')}
     run_study(PLAN, killed, jobs=2, show=False, tell=lambda s: None)
     assert {f: f.stat().st_mtime_ns for f in kept} == kept                                # what was done is not done again
-    assert [p.name for p in parts_of(PLAN, killed)] == ['runs/seed-0', 'runs/seed-1', 'scaling/seed-0-01', 'cross/seed-0-cross', 'cross/seed-1-cross'] and all((killed/p.name/'run.json').is_file() for p in parts_of(PLAN, killed))
+    assert [p.name for p in parts_of(PLAN, killed)] == ['runs/seed-0', 'runs/seed-1', 'scaling/seed-0-01', 'reuse/seed-0', 'cross/seed-0-cross', 'cross/seed-1-cross'] and all((killed/p.name/'run.json').is_file() for p in parts_of(PLAN, killed))
     said = []; run_study(PLAN, killed, jobs=2, show=False, tell=said.append); assert not said
     table = write_results(PLAN, killed, tmp_path/'figures', notebooks=False)
     assert table['claim'].to_list() == ['a', 'd', 'h'] and table['seeds'].to_list() == [2, 2, 2] and set(table['n_missing']) == {0} and table.filter(table['claim'] == 'a')['n'].item() == 24
     assert (tmp_path/'figures'/'claims.csv').read_text().startswith('claim,expected,difference,ci_low,ci_high') and (tmp_path/'figures'/'preregistration.md').is_file()
+    reuse, arms = (pl.read_csv(tmp_path/'figures'/f'{f}.csv') for f in ('reuse', 'arms_by_run'))
+    assert (tmp_path/'figures'/'reuse.png').is_file() and reuse.item(0, 'n') == 12 and reuse.item(0, 'difference') == pytest.approx(reuse.item(0, 'avg') - reuse.item(0, 'start_avg'))
+    start, grpo = (arms.filter(run=r, arm=a, label='h0')['avg_k'].item() for r, a in (('reuse/seed-0', 'base'), ('runs/seed-0', 'grpo')))
+    assert start == pytest.approx(grpo) == pytest.approx(reuse.item(0, 'start_avg'), abs=1e-4)                    # the reuse run starts from the policy that the main run's GRPO ended with
     with pytest.raises(UserError, match='no measure'): claims_table(PLAN.model_copy(update=dict(claims=(Claim(id='x', text='', measure='nosuch'),))), [RunStore.open(p) for p in runs_of(killed)])
 
 
@@ -66,5 +70,5 @@ def test_why_a_claim_failed(killed, tmp_path):
     assert c['n'].item() == 24 and c['seeds'].item() == 2
     rows = [r for p in runs_of(killed) for r in chance_rows(p, 2, tasks=8, k=2)]
     assert rows and all(max(r['rule'], r['fixed'], r['adaptive'], r['random']) <= r['any'] for r in rows)
-    assert chance_table(rows)['choice'].to_list() == ['random', 'rule', 'fixed', 'adaptive', 'any']
+    assert chance_table(rows)['choice'].to_list() == ['random', 'rule', 'fixed', 'adaptive', 'any'] and set(chance_table(rows)['n_missing']) == {0}
     with pytest.raises(UserError, match='no checkpoint of update 1'): chance_rows(runs_of(killed)[0], 1)

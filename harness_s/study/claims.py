@@ -20,8 +20,8 @@ from .run import runs_of
 
 # %% auto #0
 __all__ = ['MEASURES', 'PAGES', 'nested', 'score', 'groups', 'rollouts', 'coverage', 'h0_share', 'margin', 'utilities', 'reorder',
-           'habits', 'verdict', 'claims_table', 'claims_figure', 'arm_table', 'arm_means', 'reuse_table', 'pages',
-           'write_results']
+           'habits', 'verdict', 'claims_table', 'differences_figure', 'claims_figure', 'arm_table', 'arm_means',
+           'reuse_table', 'reuse_figure', 'pages', 'write_results']
 
 # %% ../../nbs/79_study_claims.ipynb #2c6959b3
 def nested(values, seeds, clusters, draws: int = 4000, seed: int = 0) -> tuple[float, float, float, float]:
@@ -150,10 +150,11 @@ def claims_table(plan: StudyPlan, stores: Sequence[RunStore]) -> pl.DataFrame:
     named = [verdict(r['ci_low'], r['ci_high'], r['p_holm']) for r in out.iter_rows(named=True)]
     return out.with_columns(verdict=pl.Series(named)).select('claim', 'expected', 'difference', 'ci_low', 'ci_high', 'p', 'p_holm', 'p_mcnemar', 'n', 'n_missing', 'seeds', 'verdict')
 
-def claims_figure(table: pl.DataFrame):
-    "The differences with their intervals, one line a claim."
-    df = table.select(name=pl.format('{} {}', 'claim', 'expected'), metric=pl.lit('difference'), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p='p_holm')
-    return plots_runs.differences(df, 'Claims: expected above zero')
+def differences_figure(table: pl.DataFrame, name: pl.Expr, title: str, metric: str = 'difference', p: str = 'p'):
+    "Differences of a table (difference, ci_low, ci_high, n, n_missing, `p`) with their intervals, one line a row; `name` names the row."
+    return plots_runs.differences(table.select(name=name, metric=pl.lit(metric), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p=p), title)
+
+def claims_figure(table: pl.DataFrame): return differences_figure(table, pl.format('{} {}', 'claim', 'expected'), 'Claims: expected above zero', p='p_holm')
 
 # %% ../../nbs/79_study_claims.ipynb #8ed6ad7d
 def arm_table(stores: Sequence[RunStore]) -> pl.DataFrame:
@@ -186,6 +187,10 @@ def reuse_table(plan: StudyPlan, out: Path) -> pl.DataFrame:
             rows.append(dict(seed=s.run['config']['seed'], start=plan.reuse.base, arm=arm, start_avg=mean('base'), avg=mean(arm), difference=e, ci_low=low, ci_high=high, p=p, n=len(d), n_missing=int(d['n_missing'].sum())))
     return pl.DataFrame(rows, infer_schema_length=None)
 
+def reuse_figure(table: pl.DataFrame):
+    "What training added to a policy with the pool of another one."
+    return differences_figure(table, pl.format('seed {}: {}', 'seed', 'arm'), 'A pool made for another base policy: gain over the start', 'Avg@k under H0')
+
 # %% ../../nbs/79_study_claims.ipynb #3b3fe775
 PAGES: dict[str, str] = dict(main_results='table1', learning_signals='figure3', rescue_strategies='table2', behaviours='table3', transfer_cases='table4', router='table5', properties='figure1',
                              diversity='figure5', cross_harness='figure4', costs='tables9_10', harness_scaling='scaling')
@@ -209,16 +214,15 @@ def pages(out: Path, folder: Path, show: bool | None = None, names: Sequence[str
 def write_results(plan: StudyPlan, out: str | Path, folder: str | Path, show: bool | None = None, notebooks: bool = True) -> pl.DataFrame:
     "Claims and pages of a finished study into `folder`; the claims."
     import shutil
-    from harness_s.plots import save_figure
+    from harness_s.plots import save_figures
     out, folder = Path(out), Path(folder); folder.mkdir(parents=True, exist_ok=True)
     stores = [RunStore.open(p) for p in runs_of(out)]
     if not stores: raise UserError(f'{out} holds no finished run: run the study first')
     table = claims_table(plan, stores)
     every = arm_table([*stores, *(RunStore.open(p) for kind in ('scaling', 'reuse') for p in runs_of(out, kind))])
-    for name, df in dict(arms=arm_means(every.filter(pl.col('run').str.starts_with('runs/'))), arms_by_run=every, reuse=reuse_table(plan, out)).items():
-        if len(df): df.write_csv(folder/f'{name}.csv', float_precision=4)
-    save_figure(claims_figure(table), folder/'claims', table)
-    (folder/'claims.html').unlink(missing_ok=True)
+    for name, df in dict(arms=arm_means(every.filter(pl.col('run').str.starts_with('runs/'))), arms_by_run=every).items(): df.write_csv(folder/f'{name}.csv', float_precision=4)
+    reuse = reuse_table(plan, out)
+    save_figures(dict(claims=(claims_figure(table), table)) | (dict(reuse=(reuse_figure(reuse), reuse)) if len(reuse) else {}), folder, html=False)
     for name in ('preregistration.md', 'plan.json', 'wall_seconds.json', 'cpu_seconds.json'):
         if (out/name).is_file(): shutil.copy(out/name, folder/name)
     if notebooks: pages(out, folder, show)

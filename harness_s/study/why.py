@@ -16,7 +16,7 @@ from ..evolve.pool import Pool
 from ..experiment import open_bench
 from ..plots import save_figures
 from ..store import RunStore
-from .claims import nested, score
+from .claims import differences_figure, nested, score
 from .plan import StudyPlan
 from .run import runs_of
 
@@ -91,7 +91,7 @@ def _selectors(config, pool, bench, store, step: int, arm: str) -> dict:
     return dict(rule=make('rule', now), fixed=make('adaptive', first), adaptive=make('adaptive', now))
 
 def chance_rows(run: Path, step: int, arm: str = 'top8_adaptive', tasks: int = 160, k: int = 8) -> list[dict]:
-    "A row a task that H0 fails `k` times: solved by `k` random siblings (chance), by each selector's `k`, by any."
+    "A row a task that H0 fails `k` times: solved by `k` random siblings (chance), by each selector's `k`, by any; `n_missing` counts its rollouts without an outcome. A task none of whose H0 rollouts has an outcome did not fail."
     from harness_s.experiment import open_policy
     from harness_s.rollout import jobs_for, run_jobs
     store = RunStore.open(run); config = parse_config(store.run['config']); bench, pool = open_bench(config), Pool.load(run/'pool')
@@ -101,11 +101,14 @@ def chance_rows(run: Path, step: int, arm: str = 'top8_adaptive', tasks: int = 1
     go = lambda jobs: [t.reward for t in run_jobs(policy, bench, jobs, config.limits, config.sampling, config.width, show=False)]
     todo = bench.tasks('train')[-tasks:]
     own = np.array(go(jobs_for(todo, pool.h0, k, config.seed, 'why', step, 'h0')), float).reshape(len(todo), k)
-    dead = [t for t, r in zip(todo, own) if not np.nansum(r)]
-    sib = np.array(go(jobs_for(dead, [pool[i] for i in pool.siblings], 1, config.seed, 'why', step, 'sibling')), float).reshape(len(dead), len(pool.siblings)) == 1
+    failed = np.nansum(own, 1) == 0
+    failed &= ~np.isnan(own).all(1)
+    dead = [t for t, f in zip(todo, failed) if f]
+    sib = np.array(go(jobs_for(dead, [pool[i] for i in pool.siblings], 1, config.seed, 'why', step, 'sibling')), float).reshape(len(dead), len(pool.siblings))
     place, chosen = {i: j for j, i in enumerate(pool.siblings)}, _selectors(config, pool, bench, store, step, arm)
     picked = lambda s, t: [place[h.id] for h in s.select(t, k)]
-    return [dict(seed=config.seed, step=step, family=t.family, random=chance_of_any(int(row.sum()), len(row), k), **{n: float(row[picked(s, t)].any()) for n, s in chosen.items()}, any=float(row.any())) for t, row in zip(dead, sib)]
+    return [dict(seed=config.seed, step=step, family=t.family, random=chance_of_any(int(row.sum()), len(row), k), **{n: float(row[picked(s, t)].any()) for n, s in chosen.items()}, any=float(row.any()), n_missing=int(lost))
+            for t, row, lost in zip(dead, sib == 1, np.isnan(sib).sum(1) + np.isnan(own[failed]).sum(1))]
 
 def chance_table(rows: Sequence[dict]) -> pl.DataFrame:
     "A row a step and way of choosing: share rescued and its difference from random choice, interval over seeds and families."
@@ -113,20 +116,19 @@ def chance_table(rows: Sequence[dict]) -> pl.DataFrame:
     for (step,), g in df.group_by('step', maintain_order=True):
         for way in ('random', 'rule', 'fixed', 'adaptive', 'any'):
             e, low, high, p = nested(g[way] - g['random'], g['seed'], g['family']) if way != 'random' else (0., None, None, None)
-            out.append(dict(step=step, choice=way, rescued=g[way].mean(), above_random=e, ci_low=low, ci_high=high, p=p, n=len(g), seeds=g['seed'].n_unique()))
+            out.append(dict(step=step, choice=way, rescued=g[way].mean(), above_random=e, ci_low=low, ci_high=high, p=p, n=len(g), n_missing=int(g['n_missing'].sum()), seeds=g['seed'].n_unique()))
     return pl.DataFrame(out, infer_schema_length=None)
 
 # %% ../../nbs/79b_study_why.ipynb #c53e0ccd
 def why_figures(t: dict[str, pl.DataFrame]) -> dict[str, tuple]:
     "{name: (Figure, data)} of the tables by name."
     long = lambda df, keys, values, by, value: df.unpivot(on=values, index=keys, variable_name=by, value_name=value)
-    d = t['context'].select(name=pl.format('{} - {}', 'arm', 'against'), metric=pl.lit('Avg@k under H0'), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p='p')
     ways, needs = ['redraw', 'random_siblings', 'any_sibling'], [c for c in t['needs_scores'].columns if c.isdigit()]
     made = dict(trigger=plots_runs.shares(t['trigger'], 'updates', 'all_fail', 'arm', 'Groups that fail whole under H0: what is left to rescue', y='share of groups'),
                 rescue=plots_runs.shares(t['trigger'].filter(pl.col('n_rescued') > 0), 'updates', 'rescue_success', 'arm', 'Rescues with a success', y='share of rescues'),
                 needs=plots_runs.shares(long(t['needs'], ['needs', 'n'], ways, 'way', 'solved'), 'needs', 'solved', 'way', 'Failed groups solved at a second go, by what the task needs', 'Base policy, validation tasks; eight rollouts each.'),
                 needs_scores=plots_runs.shares(long(t['needs_scores'], ['arm'], needs, 'needs', 'solved'), 'arm', 'solved', 'needs', 'Success under H0 after training, by number of needs'),
-                context=plots_runs.differences(d, 'Where the gradient is taken'),
+                context=differences_figure(t['context'], pl.format('{} - {}', 'arm', 'against'), 'Where the gradient is taken', 'Avg@k under H0'),
                 chance=plots_runs.shares(t['chance'], 'step', 'rescued', 'choice', 'Ways of choosing eight siblings, on one matrix of outcomes', 'Training tasks that eight rollouts under H0 failed; step: updates of top8_adaptive.'))
     return {f'why_{k}': (f, t['trigger' if k == 'rescue' else k]) for k, f in made.items()}
 
@@ -137,9 +139,5 @@ def write_why(plan: StudyPlan, out: Path, folder: Path) -> dict[str, pl.DataFram
     last = plan.config(plan.first_seed).train.updates
     tables = dict(trigger=trigger_table([*stores, *(RunStore.open(p) for p in runs_of(out, 'control'))]), needs=needs_table(stores), needs_scores=needs_scores(stores),
                   context=context_table(out), chance=chance_table([r for step in (0, last // 2, last) for p in runs_of(out) for r in chance_rows(p, step)]))
-    figs = why_figures(tables)
-    save_figures(figs, folder)
-    for name, (_, data) in figs.items():
-        (folder/f'{name}.html').unlink()
-        data.write_csv(folder/f'{name}.csv', float_precision=4)
+    save_figures(why_figures(tables), folder, html=False)
     return tables
