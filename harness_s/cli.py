@@ -109,7 +109,7 @@ def cmd_experiment(a):
     print(run_experiment(a.name, a.out, **given))
 
 def cmd_study(a):
-    "Run a study: every arm over its seeds, then claims, tables and figures. Goes on where it was stopped. --register only writes down what is expected; --why adds the controlled experiments."
+    "Run a study: every arm over its seeds, then claims, tables and figures. Goes on where it was stopped. --register only writes down what is expected; --progress only says what has been run; --why adds the controlled experiments."
     from harness_s.study.claims import write_results
     from harness_s.study.plan import base_facts, load_plan, register
     from harness_s.study.run import run_study, warm_up
@@ -119,6 +119,10 @@ def cmd_study(a):
     if a.register:
         warm_up(plan, out)
         return print(register(plan, out, lambda: base_facts(plan, out)))
+    if a.progress:
+        from harness_s.study.progress import progress_text, write_progress
+        print(progress_text(write_progress(plan, out, folder)))
+        return print(f'{folder}/progress.csv')
     run_study(plan, out, a.jobs, why=a.why)
     if a.why: write_why(plan, out, folder)
     table = write_results(plan, out, folder)
@@ -160,7 +164,7 @@ COMMANDS = {
                                     ('--out', dict(required=True, metavar='DIR', help='folder for the executed notebook and its figures'))]),
     'study': (cmd_study, [('name', dict(metavar='NAME', help='a packaged plan (pocket, dbbench-smollm2) or a file')), ('--seeds', dict(type=_positive, help='as many seeds as this; the plan says how many by default')),
                           ('--jobs', dict(type=_positive, default=2, help='arms at the same time')), ('--out', dict(metavar='DIR', help='the study folder; studies/NAME by default')),
-                          ('--figures', dict(metavar='DIR', help='where claims, tables and figures go; figures/NAME-study by default')), ('--register', dict(action='store_true', help='only write the pre-registration, from the base policy')), ('--why', dict(action='store_true', help='also the controlled experiments that a failed claim asks for'))]),
+                          ('--figures', dict(metavar='DIR', help='where claims, tables and figures go; figures/NAME-study by default')), ('--register', dict(action='store_true', help='only write the pre-registration, from the base policy')), ('--progress', dict(action='store_true', help='only say what has been run so far, in words and in progress.csv; a running study may be asked')), ('--why', dict(action='store_true', help='also the controlled experiments that a failed claim asks for'))]),
     'doctor': (cmd_doctor, [('--json', dict(action='store_true'))]),
 }
 

@@ -11,9 +11,9 @@ import polars as pl
 
 # %% auto #0
 __all__ = ['INK', 'GRID', 'PAPER', 'BLUE', 'ORANGE', 'GREEN', 'VERMILION', 'PURPLE', 'SKY', 'YELLOW', 'GREY', 'CYCLE', 'DASHES',
-           'ARMS', 'OUTCOME_COLOURS', 'STATES', 'colour', 'dash', 'figure', 'empty', 'bars_ci', 'rgba', 'band',
-           'locality', 'complementarity', 'nonstationarity', 'overlap', 'outcome_matrix', 'browser', 'write_pngs',
-           'flat', 'save_figures', 'save_figure']
+           'ARMS', 'OUTCOME_COLOURS', 'STATES', 'colour', 'dash', 'figure', 'legend_room', 'empty', 'bars_ci', 'rgba',
+           'band', 'locality', 'complementarity', 'nonstationarity', 'overlap', 'outcome_matrix', 'browser',
+           'write_pngs', 'flat', 'save_figures', 'save_figure']
 
 # %% ../nbs/70_plots.ipynb #e2b10cbc
 INK, GRID, PAPER = '#1b1f24', '#e4e7eb', '#ffffff'
@@ -46,6 +46,13 @@ def figure(title: str = '', caption: str = '', height: int = 400, x: str = '', y
         title=dict(text=title, subtitle=dict(text='<br>'.join(lines), font=small), x=0.012, xref='container', xanchor='left', font=dict(size=16), y=1, yref='container', yanchor='top', pad=dict(t=12)),
         height=height + 15 * len(lines), margin=dict(l=64, r=20, t=76 + 15 * len(lines), b=48), xaxis=axis('x', x), yaxis=axis('y', y),
         legend=dict(orientation='h', x=0, y=1.01, yanchor='bottom', font=dict(size=12)), hoverlabel=dict(bgcolor='white', font_size=12)))
+
+def legend_room(fig, width: int = 640):
+    "More room above the plot for a legend that wraps, its rows estimated at `width` pixels, so that it never lies on the caption."
+    names = [t.name for t in fig.data if t.name and t.showlegend is not False]
+    rows = math.ceil(sum(60 + 7.5 * len(n) for n in names) / width)
+    more = 26 * max(0, rows - 1)
+    return fig.update_layout(height=fig.layout.height + more, margin_t=fig.layout.margin.t + more)
 
 def empty(title: str, why: str):
     "A figure that says in words why there is nothing to draw."
@@ -167,7 +174,7 @@ def _no_png(why: str):
     if why not in _told: _told.add(why); warnings.warn(f'figures are saved without PNG: {why}', stacklevel=3)
 
 def write_pngs(figs: dict[Path, object], width: int = 760, scale: float = 2, limit: float | None = None) -> list[Path]:
-    "Write each Figure as PNG, with one browser for all, in a process of its own that gets `limit` seconds; each file whole or not at all. Fewer paths and a single warning where it fails."
+    "Write each Figure as PNG of its own height, with one browser for all, in a process of its own that gets `limit` seconds; each file whole or not at all. Fewer paths and a single warning where it fails."
     if not figs: return []
     if not browser(): _no_png("no kaleido with a Chromium here (pip install kaleido; apt-get install chromium)"); return []
     with tempfile.TemporaryDirectory() as d:
@@ -183,7 +190,7 @@ _WRITE = '''import json, sys
 import plotly.io as pio
 d, width, scale = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 figs = json.load(open(d + '/figs.json'))
-pio.write_images(figs, [f'{d}/{i}.png' for i in range(len(figs))], format='png', width=width, scale=scale, validate=False)'''
+pio.write_images(figs, [f'{d}/{i}.png' for i in range(len(figs))], format='png', width=width, height=[f['layout'].get('height') or 500 for f in figs], scale=scale, validate=False)'''
 
 def _in_time(command: list[str], limit: float) -> str:
     "Run a command with its children, all killed after `limit` seconds; '' or why it failed."

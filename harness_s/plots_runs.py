@@ -6,7 +6,7 @@
 from __future__ import annotations
 import polars as pl
 from .analyze.signals import RATIOS, by_stage
-from .plots import BLUE, CYCLE, DASHES, GREEN, PURPLE, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, rgba, _n
+from .plots import BLUE, CYCLE, DASHES, GREEN, PURPLE, GREY, INK, ORANGE, band, bars_ci, colour, dash, empty, figure, legend_room, rgba, _lines, _n
 
 # %% auto #0
 __all__ = ['TITLES', 'scores', 'differences', 'signal', 'lineage', 'ranks', 'costs', 'pool_scaling', 'cross_harness',
@@ -25,13 +25,13 @@ def scores(df: pl.DataFrame, title: str = 'Test success by arm', k: int = 3):
     return fig.update_layout(barmode='group', bargap=.3, showlegend=False).update_yaxes(rangemode='tozero')
 
 # %% ../nbs/71_plots_runs.ipynb #d35a4590
-def differences(df: pl.DataFrame, title: str = 'Paired differences'):
+def differences(df: pl.DataFrame, title: str = 'Paired differences', caption: str = 'Points per task, paired by task; 95 % interval clustered by family.'):
     "Rows: name, metric, value, low, high, n, n_missing, p (or null)."
     if not len(df): return empty(title, 'Nothing to compare.')
-    fig = figure(title, f'Points per task, paired by task; 95 % interval clustered by family. {_n(df)}.', x='difference', percent='x', height=140 + 46 * df['name'].n_unique())
+    fig = figure(title, f'{caption} {_n(df)}.', x='difference', percent='x', height=140 + 46 * df['name'].n_unique())
     for i, ((m,), g) in enumerate(df.group_by('metric', maintain_order=True)):
         p = lambda r: '' if r['p'] is None else f"<br>p {r['p']:.2g}"
-        fig.add_scatter(x=g['value'].to_list(), y=g['name'].to_list(), mode='markers', orientation='h', name=m, marker=dict(color=(BLUE, ORANGE)[i % 2], size=10, symbol=('circle', 'square')[i % 2]),
+        fig.add_scatter(x=g['value'].to_list(), y=['<br>'.join(_lines(n, 44)) for n in g['name']], mode='markers', orientation='h', name=m, marker=dict(color=(BLUE, ORANGE)[i % 2], size=10, symbol=('circle', 'square')[i % 2]),
                         error_x=bars_ci(g['value'].to_list(), g['low'].to_list(), g['high'].to_list()),
                         hovertext=[f"{r['name']}, {m}: {r['value']:+.1%} [{r['low']:+.1%}, {r['high']:+.1%}]<br>n {r['n']}, missing {r['n_missing']}{p(r)}" for r in g.iter_rows(named=True)], hoverinfo='text')
     fig.update_layout(scattermode='group', scattergap=.6)
@@ -69,7 +69,7 @@ def signal(metrics: pl.DataFrame, name: str, size: int = 10, title: str | None =
         if seeds > 1: band(fig, a['stage'].to_list(), a['low'].to_list(), a['high'].to_list(), c, arm)
         fig.add_scatter(x=a['stage'].to_list(), y=a['mean'].to_list(), mode='lines+markers' if len(a) <= 12 else 'lines', name=arm, legendgroup=arm, line=dict(color=c, width=2.5, dash=dash(arm, i)),
                         hovertext=[f"{arm}, to update {r['stage']}: {r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}], n {r['n']}, seeds {r['seeds']}" for r in a.iter_rows(named=True)], hoverinfo='text')
-    return _steady(_stages(fig, int(st['stage'].max())), st['value'].to_list(), tozero=name in RATIOS or name == 'clip_share')
+    return _steady(_stages(legend_room(fig), int(st['stage'].max())), st['value'].to_list(), tozero=name in RATIOS or name == 'clip_share')
 
 def _steady(fig, values: list[float], tozero: bool):
     "An axis that does not magnify a constant into a cliff."
@@ -146,7 +146,7 @@ def cross_harness(df: pl.DataFrame, k: int = 3, title: str = 'Trained policies u
         text = [('' if r['gain'] is None else f"{100 * r['gain']:+.1f}") + (' ★' if r['used'] else '') for r in g.iter_rows(named=True)]
         fig.add_bar(x=g['harness'].to_list(), y=g[p].to_list(), name=arm, marker_color=colour(arm, i), error_y=bars_ci(g[p].to_list(), g[f'{p}_low'].to_list(), g[f'{p}_high'].to_list()), text=text, textposition='inside', insidetextanchor='start', textangle=0, insidetextfont=dict(color='white'),
                     hovertext=[f"{arm} under {r['harness']}: {r[p]:.1%} [{r[f'{p}_low']:.1%}, {r[f'{p}_high']:.1%}], n {r['n']}, missing {r['n_missing']}" for r in g.iter_rows(named=True)], hoverinfo='text')
-    return fig.update_layout(barmode='group')
+    return legend_room(fig).update_layout(barmode='group')
 
 # %% ../nbs/71_plots_runs.ipynb #663da8e4
 def scaling_gain(df: pl.DataFrame, against: str = 'base', title: str = 'Gain of training by pool size'):
@@ -172,4 +172,4 @@ def shares(df: pl.DataFrame, x: str, value: str, by: str, title: str = '', capti
     for i, ((name,), g) in enumerate(df.group_by(by, maintain_order=True)):
         fig.add_bar(x=[str(v) for v in g[x]], y=g[value].to_list(), name=str(name).replace('_', ' '), marker_color=colour(str(name), i),
                     hovertext=[f"{name}, {r[x]}: {r[value]:.1%}" + (f", n {r['n']}" if 'n' in r else '') if r[value] is not None else '' for r in g.iter_rows(named=True)], hoverinfo='text')
-    return fig.update_layout(barmode='group').update_xaxes(type='category').update_yaxes(rangemode='tozero')
+    return legend_room(fig).update_layout(barmode='group').update_xaxes(type='category').update_yaxes(rangemode='tozero')

@@ -77,9 +77,9 @@ def rank_rows(df: pl.DataFrame, h0: str, k: int = 3, seed: int = 0) -> pl.DataFr
 
 # %% ../nbs/66_rundata.ipynb #ddfd140f
 def metrics(store: RunStore) -> pl.DataFrame:
-    "Training metrics of all arms, one row an update; empty when nothing was trained."
+    "Training metrics of all arms, one row an update; empty when nothing was trained. Read from each arm's own folder: `train/metrics.parquet` says the same again."
     parts = []
-    for p in sorted(store.path.glob('train/**/metrics.parquet')):
+    for p in sorted(store.path.glob('train/*/metrics.parquet')):
         m = pl.read_parquet(p)
         parts.append(m if 'arm' in m.columns else m.with_columns(arm=pl.lit(p.parent.name)))
     return pl.concat(parts, how='diagonal_relaxed') if parts else pl.DataFrame()

@@ -7,6 +7,7 @@ from harness_s.core import UserError
 from harness_s.store import RunStore, read_json
 from harness_s.study.claims import claims_table, write_results
 from harness_s.study.plan import Claim, Cross, Reuse, Scaling, StudyPlan, register
+from harness_s.study.progress import progress_table, write_progress
 from harness_s.study.run import parts_of, run_study, runs_of
 from harness_s.study.why import chance_rows, chance_table, context_table, needs_scores, needs_table, trigger_table
 
@@ -36,11 +37,25 @@ def test_registered_before_anything_ran(killed):
     with pytest.raises(UserError, match='does not change'): register(PLAN.model_copy(update=dict(settings=(*SMALL, 'train.lr=0.1'))), killed)
 
 
+def test_says_what_has_been_run(killed, tmp_path):
+    "Between two sittings: what stands in the store, and nothing that does not."
+    before = {f: f.stat().st_mtime_ns for f in killed.rglob('*') if f.is_file()}
+    t = write_progress(PLAN, killed, tmp_path)
+    assert {f: f.stat().st_mtime_ns for f in killed.rglob('*') if f.is_file()} == before and (tmp_path/'progress.csv').is_file() and (tmp_path/'preregistration.md').is_file()
+    assert set(t['part']) == {p.name for p in parts_of(PLAN, killed)} and t.filter(part='cross/seed-1-cross')['state'].to_list() == ['not begun'] and 'begun' in t.filter(pl.col('part').str.starts_with('runs/'))['state'].to_list()
+    for r in t.filter(stage='train').iter_rows(named=True):
+        f = killed/r['part']/'train'/r['arm']/'metrics.parquet'
+        assert r['planned'] == 2 and r['updates'] == (pl.read_parquet(f).height if f.is_file() else None)
+    with pytest.raises(UserError, match='holds no study'): write_progress(PLAN, tmp_path/'none', tmp_path)
+
+
 def test_goes_on_and_ends_with_claims(killed, tmp_path):
     kept = {f: f.stat().st_mtime_ns for f in (killed/'runs').glob('*/arms/*.json')}
     run_study(PLAN, killed, jobs=2, show=False, tell=lambda s: None)
     assert {f: f.stat().st_mtime_ns for f in kept} == kept                                # what was done is not done again
     assert [p.name for p in parts_of(PLAN, killed)] == ['runs/seed-0', 'runs/seed-1', 'scaling/seed-0-01', 'reuse/seed-0', 'cross/seed-0-cross', 'cross/seed-1-cross'] and all((killed/p.name/'run.json').is_file() for p in parts_of(PLAN, killed))
+    end = progress_table(PLAN, killed)
+    assert set(end['state']) == {'done'} and end.filter(part='runs/seed-0', arm='grpo', stage='train').select('updates', 'rollouts').row(0) == (2, 16) and end.filter(part='runs/seed-0', arm='grpo', stage='eval')['rollouts'].item() == 12
     said = []; run_study(PLAN, killed, jobs=2, show=False, tell=said.append); assert not said
     table = write_results(PLAN, killed, tmp_path/'figures', notebooks=False)
     assert table['claim'].to_list() == ['a', 'd', 'h'] and table['seeds'].to_list() == [2, 2, 2] and set(table['n_missing']) == {0} and table.filter(table['claim'] == 'a')['n'].item() == 24

@@ -150,11 +150,14 @@ def claims_table(plan: StudyPlan, stores: Sequence[RunStore]) -> pl.DataFrame:
     named = [verdict(r['ci_low'], r['ci_high'], r['p_holm']) for r in out.iter_rows(named=True)]
     return out.with_columns(verdict=pl.Series(named)).select('claim', 'expected', 'difference', 'ci_low', 'ci_high', 'p', 'p_holm', 'p_mcnemar', 'n', 'n_missing', 'seeds', 'verdict')
 
-def differences_figure(table: pl.DataFrame, name: pl.Expr, title: str, metric: str = 'difference', p: str = 'p'):
+def differences_figure(table: pl.DataFrame, name: pl.Expr, title: str, metric: str = 'difference', p: str = 'p', **kw):
     "Differences of a table (difference, ci_low, ci_high, n, n_missing, `p`) with their intervals, one line a row; `name` names the row."
-    return plots_runs.differences(table.select(name=name, metric=pl.lit(metric), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p=p), title)
+    return plots_runs.differences(table.select(name=name, metric=pl.lit(metric), value='difference', low='ci_low', high='ci_high', n='n', n_missing='n_missing', p=p), title, **kw)
 
-def claims_figure(table: pl.DataFrame): return differences_figure(table, pl.format('{} {}', 'claim', 'expected'), 'Claims: expected above zero', p='p_holm')
+def claims_figure(table: pl.DataFrame):
+    "The differences with their intervals, one line a claim."
+    return differences_figure(table, pl.format('{} {}', 'claim', 'expected'), 'Claims: expected above zero', p='p_holm',
+                              caption='Paired differences, each in the unit of its claim; 95 % interval over seeds and, within them, task families or stages of training.')
 
 # %% ../../nbs/79_study_claims.ipynb #8ed6ad7d
 def arm_table(stores: Sequence[RunStore]) -> pl.DataFrame:
