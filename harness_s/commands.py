@@ -29,7 +29,7 @@ def anchors(store: RunStore) -> list[str]:
 def open_router(run: str | Path, anchor: str = ''):
     "The router of a run on the evidence of `anchor` (default: the newest; made with the run's policy when there is none)."
     from harness_s.evolve.pool import Pool
-    from harness_s.experiment import open_bench, open_policy
+    from harness_s.opening import open_bench, open_policy
     from harness_s.route.evidence import Evidence
     from harness_s.route.select import Router, calibrate, make_voters
     store = RunStore.open(run)
@@ -72,7 +72,7 @@ def route_text(found: dict, top: int = 5) -> str:
 # %% ../nbs/75_commands.ipynb #2d0b4e4d
 def pick_policy(config: RunConfig, name: str = 'run', api_base: str | None = None, api_key_env: str | None = None):
     "The policy called `name`: 'run', weights by folder or known name, else a litellm model ('provider/model')."
-    from harness_s.experiment import open_policy
+    from harness_s.opening import open_policy
     config = config.model_copy(update=dict(stages=('evaluate',)))
     if name == 'run': return open_policy(config)
     if name in ('pocket', 'smollm2') or Path(name).is_dir(): return open_policy(config.model_copy(update=dict(policy=config.policy.model_copy(update=dict(name=name, api=None)))))
@@ -102,7 +102,8 @@ def evaluate_run(run: str | Path, policy: str = 'run', harness: str = 'H0', spli
     from harness_s.cache import spent
     from harness_s.evaluate import evaluate, score
     from harness_s.evolve.pool import Pool
-    from harness_s.experiment import eval_tasks, open_bench
+    from harness_s.opening import open_bench
+    from harness_s.stages import eval_tasks
     store = RunStore.open(run)
     config = parse_config(store.run['config'])
     asked = {n: v for n, v in dict(split=split or None, tasks=tasks, rollouts=k).items() if v is not None}

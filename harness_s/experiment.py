@@ -4,154 +4,19 @@
 
 # %% ../nbs/73_experiment.ipynb #bb9e3b59
 from __future__ import annotations
-import os, resource, subprocess, sys, threading, time
-from contextlib import contextmanager
+import os, subprocess, sys, threading, time
 from pathlib import Path
 from .config import RunConfig, parse_config
 from .core import UserError
-from .harness import Harness, load_harness
+from .opening import open_bench, open_policy, siblings_of
+from .stages import Clock, cover_pool, eval_tasks, first_anchor, make_pool
 from .store import RunStore
+from .trainrun import check_arm, finish_arm
 
 # %% auto #0
-__all__ = ['RANKED', 'open_bench', 'open_policy', 'siblings_of', 'Clock', 'make_pool', 'cover_pool', 'Anchor', 'collector_of',
-           'eval_tasks', 'evaluate_arm', 'ranked', 'run_arm', 'spawn', 'arm_main', 'run_arms', 'commit', 'run',
-           'first_anchor', 'evaluate_pool']
+__all__ = ['run_arm', 'spawn', 'arm_main', 'run_arms', 'commit', 'run', 'evaluate_pool']
 
-# %% ../nbs/73_experiment.ipynb #e5d7318d
-def open_bench(config: RunConfig):
-    "The benchmark of a config; UserError when a task stands in two splits, by id or by content."
-    from harness_s.bench.base import get_benchmark, overlaps
-    bench = get_benchmark(config.bench.name, **config.bench.options)
-    shared = overlaps(bench)
-    if shared: raise UserError(f'benchmark {bench.name!r}: {len(shared)} tasks stand in two splits (for example {shared[0]}): remove them from one')
-    return bench
-
-def open_policy(config: RunConfig, weights: str | Path | None = None):
-    "The policy of a config, or the same kind of policy with other weights."
-    if config.policy.api and not weights:
-        from harness_s.policy.api import ApiPolicy
-        if 'train' in config.stages: raise UserError(f'policy.api = {config.policy.api.model}: a model behind an API cannot be trained: leave the train stage out, or name weights')
-        return ApiPolicy(config.policy.api)
-    import torch
-    from harness_s.policy.torch import load_policy
-    if config.policy.device.startswith('cuda') and not torch.cuda.is_available(): raise UserError(f'policy.device = {config.policy.device!r}: this machine has no CUDA device that torch can use: set it to cpu, or install a CUDA build of torch')
-    torch.set_num_threads(config.policy.threads or torch.get_num_threads())
-    if config.policy.server and not weights:
-        from harness_s.policy.vllm import load_vllm
-        return load_vllm(config.policy.server, config.policy.name, 'train' in config.stages, config.policy.dtype, config.policy.device)
-    return load_policy(weights or config.policy.name, dtype=config.policy.dtype, device=config.policy.device)
-
-def siblings_of(config: RunConfig, bench) -> list[Harness]:
-    "The hand-written siblings of a config: files, or 'siblings' for those that the benchmark brings."
-    out = []
-    for name in config.harnesses:
-        if name == 'siblings' and hasattr(bench, 'siblings'): out += bench.siblings().values()
-        elif name == 'siblings': raise UserError(f"harnesses: benchmark '{bench.name}' brings no siblings of its own: evolve a pool, name a pool, or list files")
-        elif not Path(name).is_file(): raise UserError(f"harnesses: {name!r} is not a file: give a YAML or JSON harness, or 'siblings'")
-        else:
-            try: out.append(load_harness(Path(name).read_text()))
-            except (UserError, UnicodeDecodeError) as e: raise UserError(f'{name}: {e}: correct the file') from e
-    return out
-
-# %% ../nbs/73_experiment.ipynb #1b6ca908
-class Clock:
-    "Adds up wall seconds and peak memory by stage in `clock/<name>.json`."
-    def __init__(self, store: RunStore, name: str): self.store, self.file = store, f'clock/{name}.json'
-
-    @contextmanager
-    def __call__(self, stage: str):
-        t = time.monotonic()
-        try: yield
-        finally:
-            kept = self.store.read_json(self.file, {})
-            kept[stage] = kept.get(stage, 0.0) + time.monotonic() - t
-            kept['peak_rss_mb'] = max(kept.get('peak_rss_mb', 0.0), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-            self.store.write_json(self.file, kept)
-
-# %% ../nbs/73_experiment.ipynb #e2ac7cf1
-def make_pool(config: RunConfig, policy, bench, store: RunStore, show: bool | None = None):
-    "The frozen pool of a run, in `store.path/pool`."
-    from harness_s.evolve.evolve import evolve
-    from harness_s.evolve.pool import Pool, Sibling
-    if 'evolve' in config.stages and not config.pool: return evolve(policy, bench, config, store, show=show)
-    if config.pool: pool = Pool.load(config.pool)
-    else:
-        pool = Pool(bench.base_harness(), benchmark=bench.name)
-        for h in siblings_of(config, bench): pool.add(h, Sibling(id=h.id, parent=h.parent, intent=h.intent))
-    if not pool.frozen: pool.freeze()
-    pool.save(store.path/'pool')
-    return pool
-
-def cover_pool(config: RunConfig, policy, bench, pool, store: RunStore):
-    "One rollout under each sibling against as many under H0, on validation tasks (Fig. 1b), at the sampling temperature."
-    from harness_s.evaluate import cover
-    tasks = bench.tasks('val')[:config.evolve.cover_tasks]
-    if tasks and pool.siblings:
-        cover(policy, bench, tasks, list(pool), len(pool.siblings), store=store, run_seed=config.seed, limits=config.limits, sampling=config.sampling, width=config.width)
-
-# %% ../nbs/73_experiment.ipynb #6d5a34c9
-class Anchor:
-    "Called before each update: keeps `selector` on the evidence of the latest anchor (Eq. 11)."
-    def __init__(self, config: RunConfig, policy, bench, pool, store: RunStore, arm: str, selector):
-        self.config, self.policy, self.bench, self.pool, self.store, self.arm, self.selector = config, policy, bench, pool, store, arm, selector
-        self.at = 0
-
-    def __call__(self, step: int):
-        from harness_s.route.evidence import Evidence
-        from harness_s.route.select import calibrate
-        due = step - step % self.config.route.anchor_every
-        if due == self.at: return
-        name = f'{self.arm}-{due}'
-        evidence = calibrate(self.policy, self.pool, self.bench, self.config, self.store, due, name) if due == step else Evidence.load(self.store, name)
-        self.selector.update(evidence)
-        self.at = due
-
-def collector_of(config: RunConfig, arm, policy, bench, pool, store: RunStore, external=None):
-    "The collector of an arm: which rollouts its updates keep."
-    from harness_s.evaluate import refuse_test
-    from harness_s.route.evidence import Evidence
-    from harness_s.route.select import make_selector, make_voters
-    from harness_s.train.arms import Collector, top_validated
-    evidence = Evidence.load(store, '0') if arm.selector in ('rule', 'adaptive') or arm.first == 'top4' else None
-    selector = make_selector(arm.selector, pool, bench, evidence, config.seed, make_voters(config, store)) if arm.selector else None
-    fixed = [pool[i] for i in top_validated({i: float((evidence.outcomes[:, j] == 1).sum()) for j, i in enumerate(pool.ids) if j}, 4)] if arm.first == 'top4' else ()
-    before = Anchor(config, policy, bench, pool, store, arm.name, selector) if arm.anchor == 'every' else None
-    return Collector(arm, policy, bench, refuse_test(bench.tasks('train'), 'train'), pool.h0, config.seed, config.train, config.limits, config.sampling, config.width,
-                     store, selector, fixed, external, before, store.run['id'])
-
-# %% ../nbs/73_experiment.ipynb #57df844f
-def eval_tasks(config: RunConfig, bench) -> list:
-    "The tasks of `config.evaluate`: the first ones, or the same fair few in every run (`choice: spread`)."
-    from harness_s.bench.base import spread
-    from harness_s.evaluate import open_test
-    e = config.evaluate
-    tasks = open_test(bench) if e.split == 'test' else bench.tasks(e.split)
-    return spread(tasks, e.tasks) if e.choice == 'spread' else tasks[:e.tasks]
-
-def evaluate_arm(config: RunConfig, name: str, policy, bench, pool, store: RunStore, clock: Clock, step: int, ranked: bool, own: Harness | None = None):
-    "H0 on every evaluation task, the router's first `evaluate.ranks` ranks when `ranked`, and a strategy's `own` harness (label `own`)."
-    from harness_s.evaluate import evaluate
-    from harness_s.route.select import Router, calibrate, make_voters
-    tasks = eval_tasks(config, bench)
-    go = lambda choose, label: evaluate(policy, bench, tasks, choose, config.evaluate.rollouts, store=store, arm=name, label=label, step=step, run_seed=config.seed,
-                                        limits=config.limits, sampling=config.sampling, width=config.width)
-    with clock('evaluate'):
-        if name not in ('he_only', 'meta_harness'): go(pool.h0, 'h0')      # theirs is the frozen policy: under H0 it is the arm `base`
-        if own: go(own, 'own')
-    if not ranked: return
-    with clock('calibrate'): evidence = calibrate(policy, pool, bench, config, store, step, f'{name}-{step}' if step else '0')
-    with clock('evaluate'):
-        router = Router(pool, bench, evidence, make_voters(config, store), config.seed)
-        order = router.rankings(tasks, True)                                                    # every choice stands before the first rollout
-        if not store.has('ballots', f'eval-{name}'): store.append('ballots', f'eval-{name}', [dict(arm=name, **b) for b in router.ballot_rows(tasks)])
-        for i in range(min(config.evaluate.ranks, len(pool.ids))): go({t.id: pool[r[i][0]] for t, r in zip(tasks, order)}, f'rank{i + 1}')
-
-RANKED = ('base', 'he_only', 'top8_adaptive')
-
-def ranked(config: RunConfig, name: str, pool) -> bool:
-    "Whether an arm is evaluated with the router too."
-    return name in RANKED and bool(pool.siblings) and 'train' in config.stages
-
+# %% ../nbs/73_experiment.ipynb #2501938a
 def run_arm(path: str | Path, name: str):
     "One arm of the run in `path`, in this process: train (unless it is 'base'), then evaluate. One process an arm: a second one waits."
     store = RunStore.open(path)
@@ -160,7 +25,6 @@ def run_arm(path: str | Path, name: str):
 
 def _run_arm(store: RunStore, config: RunConfig, name: str):
     from harness_s.evolve.pool import Pool
-    from harness_s.trainrun import finish_arm
     bench, policy = open_bench(config), open_policy(config)
     pool = Pool.load(store.path/'pool')
     if not pool.frozen: raise UserError(f'{store.path}/pool is not frozen: run the evolution to its end first')
@@ -226,7 +90,6 @@ def run(config: RunConfig, out: str | Path, show: bool | None = None, png: bool 
     Raises UserError for anything the user can mend, before it starts where that can be known."""
     from harness_s.doctor import versions
     from harness_s.report import write_report
-    from harness_s.trainrun import check_arm
     RunStore.refuse(out, config.model_dump(mode='json'))
     bench = open_bench(config)
     siblings_of(config, bench)
@@ -245,11 +108,6 @@ def run(config: RunConfig, out: str | Path, show: bool | None = None, png: bool 
         with clock('arms'): _arms(config, policy, bench, pool, store, show)
         store.update(status='done')
         return write_report(store.path, png)
-
-def first_anchor(config, policy, bench, pool, store):
-    "The calibration before training, shared by all arms."
-    from harness_s.route.select import calibrate
-    return calibrate(policy, pool, bench, config, store, 0, '0')
 
 def _arms(config, policy, bench, pool, store, show):
     if 'train' in config.stages: run_arms(store, config, [*config.train.arms, 'base'] if 'evaluate' in config.stages else list(config.train.arms), show)

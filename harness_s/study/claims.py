@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from .. import plots_runs, rundata
 from ..core import UserError
-from ..experiment import open_bench
+from ..opening import open_bench
 from ..config import parse_config
 from ..analyze.router import spearman
 from ..stats import bootstrap_means, holm, mcnemar, pair_tasks

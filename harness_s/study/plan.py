@@ -88,7 +88,8 @@ def load_plan(name: str | Path, seeds: int | None = None) -> StudyPlan:
 def null_frames(plan: StudyPlan, policy=None, k: int | None = None, out: Path | None = None) -> list[tuple[Any, Any]]:
     "Two evaluations of the base policy under H0 a seed: [(frame, frame)], `k` rollouts a task each, all independent."
     from harness_s.evaluate import evaluate
-    from harness_s.experiment import eval_tasks, open_bench, open_policy
+    from harness_s.opening import open_bench, open_policy
+    from harness_s.stages import eval_tasks
     frames = []
     for s in plan.all_seeds:
         c = plan.config(s, out); bench, policy = open_bench(c), policy or open_policy(c)

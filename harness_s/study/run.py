@@ -82,7 +82,8 @@ def control_run(plan: StudyPlan, out: Path, seed: int):
 def cross_run(plan: StudyPlan, out: Path, seed: int):
     "Final policies of `cross.arms` under siblings that another seed's evolution made, on this seed's test tasks."
     from harness_s.evaluate import evaluate
-    from harness_s.experiment import eval_tasks, open_bench, open_policy
+    from harness_s.opening import open_bench, open_policy
+    from harness_s.stages import eval_tasks
     seeds, run, where = plan.all_seeds, main_dir(out, seed), Path(out)/'cross'/f'seed-{seed}-cross'
     other = Pool.load(main_dir(out, seeds[(seeds.index(seed) + 1) % len(seeds)])/'pool')
     c = parse_config(RunStore.open(run).run['config'])

@@ -13,7 +13,7 @@ from .. import plots_runs, rundata
 from ..config import parse_config
 from ..core import UserError
 from ..evolve.pool import Pool
-from ..experiment import open_bench
+from ..opening import open_bench
 from ..plots import save_figures
 from ..store import RunStore
 from .claims import differences_figure, nested, score
@@ -92,7 +92,7 @@ def _selectors(config, pool, bench, store, step: int, arm: str) -> dict:
 
 def chance_rows(run: Path, step: int, arm: str = 'top8_adaptive', tasks: int = 160, k: int = 8) -> list[dict]:
     "A row a task that H0 fails `k` times: solved by `k` random siblings (chance), by each selector's `k`, by any; `n_missing` counts its rollouts without an outcome. A task none of whose H0 rollouts has an outcome did not fail."
-    from harness_s.experiment import open_policy
+    from harness_s.opening import open_policy
     from harness_s.rollout import jobs_for, run_jobs
     store = RunStore.open(run); config = parse_config(store.run['config']); bench, pool = open_bench(config), Pool.load(run/'pool')
     where = run/'train'/arm/'checkpoints'/f'{step:05d}' if step else None

@@ -11,6 +11,7 @@ import torch
 from ..config import RunConfig, WarmConfig
 from ..core import Limits, Row, Task, ToolCall, Trajectory, UserError, derive_seed
 from ..harness import Harness
+from ..opening import open_policy
 from ..policy.base import TextPolicy
 from ..rollout import make_job, progress_bar, run_jobs
 from ..store import RunStore
@@ -171,7 +172,6 @@ def warm_start(config: RunConfig, out: str | Path, show: bool | None = None) -> 
 
     The same call goes on where it was stopped and ends with the same weights; a finished folder is left as it is. UserError for anything the user can mend."""
     from harness_s.doctor import versions
-    from harness_s.experiment import open_policy
     warm = config.warmstart or WarmConfig()
     RunStore.refuse(out, config.model_dump(mode='json'))
     if config.policy.api or config.policy.server: raise UserError('warmstart: policy.api and policy.server cannot be taught: name local weights in policy.name')

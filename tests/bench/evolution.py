@@ -16,7 +16,7 @@ from harness_s.evaluate import compare, evaluate
 from harness_s.evolve.evolve import cost
 from harness_s.evolve.pool import Pool
 from harness_s.evolve.select import search_parents
-from harness_s.experiment import open_bench, open_policy
+from harness_s.opening import open_bench, open_policy
 from harness_s.route.select import Router, calibrate, make_selector
 from harness_s.store import RunStore
 
