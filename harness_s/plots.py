@@ -212,8 +212,8 @@ def save_figures(figs: dict, folder: Path | str, shared_js: bool = False, png: b
     folder, out = Path(folder), {}
     folder.mkdir(parents=True, exist_ok=True)
     for name, (fig, data) in figs.items():
-        out[name] = dict(csv=folder/f'{name}.csv')
-        if html: fig.write_html(out[name].setdefault('html', folder/f'{name}.html'), include_plotlyjs='directory' if shared_js else True, full_html=True, div_id=name)
+        out[name] = {kind: folder/f'{name}.{kind}' for kind in (('html', 'csv') if html else ('csv',))}
+        if html: fig.write_html(out[name]['html'], include_plotlyjs='directory' if shared_js else True, full_html=True, div_id=name)
         flat(data).write_csv(out[name]['csv'])
     for p in write_pngs({folder/f'{n}.png': f for n, (f, _) in figs.items()} if png else {}): out[p.stem]['png'] = p
     return out

@@ -21,7 +21,7 @@ from .run import runs_of
 # %% auto #0
 __all__ = ['MEASURES', 'PAGES', 'nested', 'score', 'groups', 'rollouts', 'coverage', 'h0_share', 'margin', 'utilities', 'reorder',
            'habits', 'verdict', 'claims_table', 'differences_figure', 'claims_figure', 'arm_table', 'arm_means',
-           'reuse_table', 'reuse_figure', 'pages', 'write_results']
+           'reuse_table', 'reuse_figure', 'pages', 'copy_papers', 'write_results']
 
 # %% ../../nbs/79_study_claims.ipynb #2c6959b3
 def nested(values, seeds, clusters, draws: int = 4000, seed: int = 0) -> tuple[float, float, float, float]:
@@ -214,9 +214,14 @@ def pages(out: Path, folder: Path, show: bool | None = None, names: Sequence[str
             if f.suffix in ('.csv', '.png'): shutil.copy(f, folder/f'{number}_{f.name}'); wrote.append(f'{number}_{f.name}')
     return wrote
 
+def copy_papers(out: Path, folder: Path):
+    "What says how the study was planned and what it took, into `folder`; what is not there is left out."
+    import shutil
+    for name in ('preregistration.md', 'plan.json', 'wall_seconds.json', 'cpu_seconds.json'):
+        if (out/name).is_file(): shutil.copy(out/name, folder/name)
+
 def write_results(plan: StudyPlan, out: str | Path, folder: str | Path, show: bool | None = None, notebooks: bool = True) -> pl.DataFrame:
     "Claims and pages of a finished study into `folder`; the claims."
-    import shutil
     from harness_s.plots import save_figures
     out, folder = Path(out), Path(folder); folder.mkdir(parents=True, exist_ok=True)
     stores = [RunStore.open(p) for p in runs_of(out)]
@@ -226,7 +231,6 @@ def write_results(plan: StudyPlan, out: str | Path, folder: str | Path, show: bo
     for name, df in dict(arms=arm_means(every.filter(pl.col('run').str.starts_with('runs/'))), arms_by_run=every).items(): df.write_csv(folder/f'{name}.csv', float_precision=4)
     reuse = reuse_table(plan, out)
     save_figures(dict(claims=(claims_figure(table), table)) | (dict(reuse=(reuse_figure(reuse), reuse)) if len(reuse) else {}), folder, html=False)
-    for name in ('preregistration.md', 'plan.json', 'wall_seconds.json', 'cpu_seconds.json'):
-        if (out/name).is_file(): shutil.copy(out/name, folder/name)
+    copy_papers(out, folder)
     if notebooks: pages(out, folder, show)
     return table

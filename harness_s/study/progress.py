@@ -8,62 +8,60 @@ from pathlib import Path
 import polars as pl
 from .. import plots_runs, rundata
 from ..core import UserError
+from ..papermill_run import over_runs
 from ..plots import save_figures
-from ..store import RunStore, read_json
+from ..store import RunStore
+from .claims import copy_papers
 from .plan import StudyPlan
-from .run import parts_of
+from .run import _done, parts_of, runs_of
 
 # %% auto #0
-__all__ = ['SIGNALS', 'progress_table', 'progress_text', 'write_progress']
+__all__ = ['COLUMNS', 'progress_table', 'progress_text', 'write_progress']
 
 # %% ../../nbs/79c_study_progress.ipynb #5bd87d67
-SIGNALS = ('updates', 'effective_group_rate', 'rescue_success')
+COLUMNS = dict(part=pl.String, state=pl.String, stage=pl.String, arm=pl.String, rollouts=pl.UInt32, n_missing=pl.UInt32, tokens=pl.Int64,
+               updates=pl.Int64, effective_group_rate=pl.Float64, rescue_success=pl.Float64, train_s=pl.Float64)
 
 def _of_run(store: RunStore) -> pl.DataFrame:
     "Rollouts by stage and arm, and what training has shown so far."
     t, m = rundata.cost_table(store), rundata.metrics(store)
-    if not len(t): return pl.DataFrame([dict(stage='', arm='')])
-    t = t.select('stage', 'arm', 'rollouts', 'n_missing', 'tokens')
     if not len(m): return t
     seconds = m.group_by('arm').agg(train_s=pl.sum_horizontal(pl.col('^seconds_.*$').fill_null(0)).sum().round(1))
-    return t.join(rundata.signal_table(m).select('arm', *SIGNALS).join(seconds, on='arm').with_columns(stage=pl.lit('train')), on=['stage', 'arm'], how='left')
+    trained = rundata.signal_table(m).select('arm', 'updates', 'effective_group_rate', 'rescue_success').join(seconds, on='arm')
+    return t.join(trained.with_columns(stage=pl.lit('train')), on=['stage', 'arm'], how='left')
 
 def progress_table(plan: StudyPlan, out: str | Path) -> pl.DataFrame:
     """A row a part, stage and arm: state of the part (done, begun, not begun), rollouts, n_missing, tokens; of an arm in training also its updates,
     those planned, seconds of its updates, effective group rate and rescue success so far. Reads only: a running study may be asked."""
-    rows = []
+    rows = [pl.DataFrame(schema=COLUMNS)]
     for part in parts_of(plan, Path(out)):
-        file = Path(out)/part.name/'run.json'
-        state = 'not begun' if not file.is_file() else 'done' if read_json(file).get('status') == 'done' else 'begun'
-        t = _of_run(RunStore.open(file.parent)) if file.is_file() else pl.DataFrame([dict(stage='', arm='')])
-        rows.append(t.select(pl.lit(part.name).alias('part'), pl.lit(state).alias('state'), pl.all()))
-    t = pl.concat(rows, how='diagonal_relaxed')
+        where = Path(out)/part.name; begun = (where/'run.json').is_file()
+        t = _of_run(RunStore.open(where)) if begun else pl.DataFrame()
+        if not len(t): t = pl.DataFrame([dict(stage='', arm='')])
+        rows.append(t.with_columns(part=pl.lit(part.name), state=pl.lit('done' if _done(where) else 'begun' if begun else 'not begun')))
+    t = pl.concat(rows, how='diagonal_relaxed').select(*COLUMNS)
     return t.with_columns(planned=pl.when(pl.col('stage') == 'train').then(plan.config(plan.first_seed).train.updates))
 
 def progress_text(table: pl.DataFrame) -> str:
     "A line a part with its rollouts by stage, and a line an arm in training."
     lines, share = [], lambda x: 'none tried' if x is None else f'{x:.0%}'
     for (part, state), g in table.group_by('part', 'state', maintain_order=True):
-        stages = g.filter(pl.col('stage') != '').group_by('stage', maintain_order=True).agg(pl.col('rollouts').sum()) if 'rollouts' in g.columns else []
-        told = ', '.join(f"{r['stage']} {r['rollouts']:,}" for r in stages.iter_rows(named=True)) if len(stages) else ''
-        lines.append(f"{part}: {state}" + (f"; rollouts: {told}; missing {g['n_missing'].sum()}" if told else ''))
-        if 'updates' in g.columns: lines += [f"  {r['arm']}: {r['updates']} of {r['planned']} updates, effective groups {r['effective_group_rate']:.0%}, rescued {share(r['rescue_success'])}"
-                                             for r in g.drop_nulls('updates').iter_rows(named=True)]
+        stages = g.drop_nulls('rollouts').group_by('stage', maintain_order=True).agg(pl.col('rollouts').sum())
+        told = ', '.join(f'{stage} {n:,}' for stage, n in stages.iter_rows())
+        lines.append(f'{part}: {state}' + (f"; rollouts: {told}; missing {g['n_missing'].sum()}" if told else ''))
+        lines += [f"  {r['arm']}: {r['updates']} of {r['planned']} updates, effective groups {r['effective_group_rate']:.0%}, rescued {share(r['rescue_success'])}" for r in g.drop_nulls('updates').iter_rows(named=True)]
     return '\n'.join(lines)
 
 # %% ../../nbs/79c_study_progress.ipynb #a5dadb15
 def write_progress(plan: StudyPlan, out: str | Path, folder: str | Path) -> pl.DataFrame:
     "progress.csv and, once something was trained, the arms' group rates so far; plan and pre-registration beside them. UserError where nothing was begun."
-    import shutil
     out, folder = Path(out), Path(folder)
     if not (out/'plan.json').is_file(): raise UserError(f'{out} holds no study: begin one with `harness-s study {plan.name}`')
     folder.mkdir(parents=True, exist_ok=True)
     table = progress_table(plan, out)
     table.write_csv(folder/'progress.csv', float_precision=4)
-    for name in ('preregistration.md', 'plan.json'): shutil.copy(out/name, folder/name)
-    stores = [RunStore.open(f.parent) for f in sorted((out/'runs').glob('*/run.json'))]
-    m = [rundata.metrics(s).with_columns(seed=pl.lit(s.run['config']['seed'])) for s in stores if len(rundata.metrics(s))]
-    if m:
-        m = pl.concat(m, how='diagonal_relaxed')
+    copy_papers(out, folder)
+    m = over_runs([RunStore.open(p) for p in runs_of(out)], rundata.metrics)
+    if len(m):
         save_figures({f'progress_{n}': (plots_runs.signal(m, n, 1), m.select('seed', 'arm', 'step', n, 'n_groups', 'missing')) for n in ('effective_group_rate', 'reward_first')}, folder, html=False)
     return table

@@ -14,6 +14,7 @@ from ..config import parse_config
 from ..core import UserError
 from ..evolve.pool import Pool
 from ..opening import open_bench
+from ..papermill_run import over_runs
 from ..plots import save_figures
 from ..store import RunStore
 from .claims import differences_figure, nested, score
@@ -27,7 +28,7 @@ __all__ = ['trigger_table', 'chance_of_any', 'needs_table', 'needs_scores', 'con
 # %% ../../nbs/79b_study_why.ipynb #12866ad6
 def trigger_table(stores: Sequence[RunStore]) -> pl.DataFrame:
     "A row an arm and stage: share of groups that fail whole, of those rescued with a success, groups with both outcomes, mean reward of the first rollouts; n groups, n_missing rollouts, seeds."
-    m = pl.concat([rundata.metrics(s).with_columns(seed=pl.lit(s.run['config']['seed'])) for s in stores], how='diagonal_relaxed')
+    m = over_runs(stores, rundata.metrics)
     won = (pl.col('rescue_success') * pl.col('n_rescued')).sum()
     return m.group_by('arm', updates=(pl.col('step') // 10 + 1) * 10).agg(
         all_fail=pl.col('n_all_fail').sum() / pl.col('n_groups').sum(), rescue_success=pl.when(pl.col('n_rescued').sum() > 0).then(won / pl.col('n_rescued').sum()), n_rescued=pl.col('n_rescued').sum(),
@@ -101,8 +102,7 @@ def chance_rows(run: Path, step: int, arm: str = 'top8_adaptive', tasks: int = 1
     go = lambda jobs: [t.reward for t in run_jobs(policy, bench, jobs, config.limits, config.sampling, config.width, show=False)]
     todo = bench.tasks('train')[-tasks:]
     own = np.array(go(jobs_for(todo, pool.h0, k, config.seed, 'why', step, 'h0')), float).reshape(len(todo), k)
-    failed = np.nansum(own, 1) == 0
-    failed &= ~np.isnan(own).all(1)
+    failed = (np.nansum(own, 1) == 0) & ~np.isnan(own).all(1)
     dead = [t for t, f in zip(todo, failed) if f]
     sib = np.array(go(jobs_for(dead, [pool[i] for i in pool.siblings], 1, config.seed, 'why', step, 'sibling')), float).reshape(len(dead), len(pool.siblings))
     place, chosen = {i: j for j, i in enumerate(pool.siblings)}, _selectors(config, pool, bench, store, step, arm)
